@@ -7,6 +7,7 @@
 
 use super::engine::EthernetEngine;
 use crate::device::net_common::endpoint_queues::EndpointQueues;
+use crate::device::net_common::indices::SlotIndex;
 use crate::device::net_common::slab::PublishedMessage;
 use crate::device::net_common::{self, Engine as _, ProgressMode};
 use crate::sync::Ordering;
@@ -81,14 +82,14 @@ impl EthernetEngine {
     fn resume(&mut self) -> bool {
         let mut recovered = Vec::new();
         let mut unsequenced: BTreeMap<u32, Vec<UnsequencedMessage>> = BTreeMap::new();
-        for slot in 0..self.slab.geometry().all_slots() as u32 {
+        for slot in self.slab.geometry().slot_indices() {
             let Some(content) = self.slab.content(slot) else { continue };
             let PublishedMessage { to, order: send_order, sequence, published } = content;
-            self.slot_destinations[slot as usize] = to;
+            self.slot_destinations[slot.as_usize()] = to;
             let message = RecoveredMessage {
                 peer: to,
                 sequence: sequence.unwrap_or(0),
-                slot,
+                slot: slot.0,
                 len: u16::try_from(published.len).unwrap_or(0),
                 kind: published.kind,
             };
@@ -140,7 +141,7 @@ impl EthernetEngine {
             next = next.wrapping_add(1);
         }
         for message in &messages {
-            self.slab.free(message.recovered.slot);
+            self.slab.free(SlotIndex(message.recovered.slot));
         }
         self.slab.count_dropped(messages.len() as u64);
     }

@@ -76,7 +76,7 @@ impl EthernetOptions {
     }
 
     /// Returns the options for opening the wire of `node` over link number `link`.
-    pub(crate) fn wire_options(&self, link: usize, node: usize) -> wire::WireOptions {
+    pub(crate) fn wire_options(&self, link: usize, node: u32) -> wire::WireOptions {
         let name = &self.links[link];
         let mut options = match name.parse::<IpAddr>() {
             Ok(address) => {
@@ -85,7 +85,7 @@ impl EthernetOptions {
             Err(_) => wire::WireOptions::on_interface(self.wire, name),
         };
         // Each process has its own sequence of faults.
-        let seed = |loss: FaultConfig| loss.seed.wrapping_add((node << 8 | link) as u64);
+        let seed = |loss: FaultConfig| loss.seed.wrapping_add(u64::from(node) << 8 | link as u64);
         options.loss = self.loss.map(|loss| FaultConfig { seed: seed(loss), ..loss });
         options
     }

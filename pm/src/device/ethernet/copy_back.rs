@@ -6,7 +6,8 @@
 
 use super::engine::EthernetEngine;
 use super::rma_data::report_failure;
-use super::transmit::BATCH;
+use super::transmit::{BATCH, slot_of};
+use crate::device::net_common::indices::SlotIndex;
 use crate::device::net_common::layout::SendSlotState;
 use crate::rma::{IoSegment, MAX_SEGMENTS};
 use score_pm_reliability::packet_header::PacketKind;
@@ -32,15 +33,14 @@ impl EthernetEngine {
     #[cold]
     pub(super) fn send_deferred(&mut self) {
         let deferred = std::mem::take(&mut self.transmitter.deferred);
-        let slots: Vec<u32> =
-            deferred.iter().filter_map(|packet| Some(packet.payload?.0)).collect();
+        let slots: Vec<SlotIndex> = deferred.iter().filter_map(slot_of).collect();
         self.copy_back(&slots);
         for batch in deferred.chunks(BATCH) {
             self.transmitter.send(&self.slab, batch);
         }
     }
 
-    fn copy_back(&mut self, slots: &[u32]) {
+    fn copy_back(&mut self, slots: &[SlotIndex]) {
         let mut rest = slots;
         while !rest.is_empty() {
             let count = self.transmitter.zero_copy.contiguous_count(rest).min(MAX_SEGMENTS);
@@ -53,7 +53,7 @@ impl EthernetEngine {
     }
 
     /// Copies back one frame. If its bytes are no longer accessible, the operation fails.
-    fn copy_back_one(&mut self, slot: u32) {
+    fn copy_back_one(&mut self, slot: SlotIndex) {
         let (Err(why), Some(frame)) =
             (self.try_copy_back(&[slot]), self.transmitter.zero_copy.frame(slot))
         else {
@@ -66,7 +66,7 @@ impl EthernetEngine {
 
     /// Copies back frames whose bytes are contiguous in user memory. Returns the reason if they are
     /// not accessible.
-    fn try_copy_back(&mut self, run: &[u32]) -> Result<(), String> {
+    fn try_copy_back(&mut self, run: &[SlotIndex]) -> Result<(), String> {
         let Some(first) = self.transmitter.zero_copy.frame(run[0]) else { return Ok(()) };
         let mut parts = [IoSegment::default(); MAX_SEGMENTS];
         let mut bytes = 0;

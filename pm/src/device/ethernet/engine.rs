@@ -20,7 +20,8 @@ use crate::device::net_common::control_messages::ControlMessages;
 use crate::device::net_common::endpoint_queues::{
     ControlMessage, EndpointQueues, ReceivedMessage, SendRequest,
 };
-use crate::device::net_common::layout::{CONTROL_QUEUE_LEN, FRAME_HEADROOM, SendSlotState};
+use crate::device::net_common::indices::SlotIndex;
+use crate::device::net_common::layout::{FRAME_HEADROOM, SendSlotState};
 use crate::device::net_common::node_slab::NodeSlab;
 use crate::device::net_common::slab::{PublishedMessage, Slab};
 use crate::device::net_common::{self, EndpointIdentity, ProgressMode, receive_buffers};
@@ -136,7 +137,7 @@ impl EthernetEngine {
                 wires,
                 addresses,
                 identity,
-                ZeroCopyFrames::new(geometry.slots, geometry.slots),
+                ZeroCopyFrames::new(geometry.rma_slot_base(), geometry.slots),
             ),
             store: ReceiveStore::new(geometry.mtu),
             clock: JobClock::new(),
@@ -224,8 +225,8 @@ impl EthernetEngine {
     #[inline]
     pub(super) fn submit(&mut self, SendRequest { slot, to, len }: SendRequest) {
         self.copy_back_for(to);
-        self.slot_destinations[slot as usize] = to;
-        let result = self.machine.submit(to, slot, len as u16, PacketKind::Data);
+        self.slot_destinations[slot.as_usize()] = to;
+        let result = self.machine.submit(to, slot.0, len as u16, PacketKind::Data);
         debug_assert!(result.is_ok(), "{result:?}");
         if let Ok(sequence) = result {
             self.slab.set_sequence(slot, sequence);
@@ -246,8 +247,8 @@ impl EthernetEngine {
     #[inline]
     pub(super) fn submit_and_publish(&mut self, SendRequest { slot, to, len }: SendRequest) {
         self.copy_back_for(to);
-        self.slot_destinations[slot as usize] = to;
-        let result = self.machine.submit(to, slot, len as u16, PacketKind::Data);
+        self.slot_destinations[slot.as_usize()] = to;
+        let result = self.machine.submit(to, slot.0, len as u16, PacketKind::Data);
         debug_assert!(result.is_ok(), "{result:?}");
         let published = SendSlotState::new(len as usize, PacketKind::Data);
         let content = PublishedMessage { to, order: 0, sequence: result.ok(), published };
@@ -270,15 +271,15 @@ impl EthernetEngine {
     pub(super) fn submit_internal(
         &mut self,
         to: u32,
-        slot: u32,
+        slot: SlotIndex,
         published: SendSlotState,
         (len, kind): (usize, PacketKind),
     ) -> PmResult<()> {
         let sequence = self.machine.next_sequence(to);
         let content = PublishedMessage { to, order: 0, sequence: Some(sequence), published };
         self.slab.publish(slot, content);
-        self.slot_destinations[slot as usize] = to;
-        if self.machine.submit(to, slot, len as u16, kind).is_err() {
+        self.slot_destinations[slot.as_usize()] = to;
+        if self.machine.submit(to, slot.0, len as u16, kind).is_err() {
             self.slab.free(slot);
             return Err(Error::Invalid);
         }
@@ -414,23 +415,25 @@ impl EthernetEngine {
     /// Returns the slots of packets that were acknowledged or dropped to the sender.
     #[inline]
     pub(super) fn return_freed_slots(&mut self, queues: &EndpointQueues) {
-        let message_slots = self.slab.geometry().slots;
-        while let Some(slot) = self.machine.next_free_slot() {
+        let geometry = self.slab.geometry();
+        let (rma_slot_base, first_control_slot) =
+            (geometry.rma_slot_base(), geometry.first_control_slot());
+        while let Some(slot) = self.machine.next_free_slot().map(SlotIndex) {
             self.slab.free(slot);
-            let destination = self.slot_destinations[slot as usize];
-            if slot as usize >= message_slots {
+            let destination = self.slot_destinations[slot.as_usize()];
+            if let Some(rma_slot) = rma_slot_base.rma_slot(slot) {
                 self.transmitter.zero_copy.set_in_slab(slot);
-                self.rma.on_slot_freed(destination, slot as usize - message_slots);
+                self.rma.on_slot_freed(destination, rma_slot);
                 continue;
             }
-            if slot as usize >= message_slots - CONTROL_QUEUE_LEN {
+            if slot >= first_control_slot {
                 self.control_messages.free_slot(slot);
                 continue;
             }
             if let Some(peer) = queues.peers.get(destination) {
                 peer.freed_count.set(peer.freed_count.get().wrapping_add(1));
             }
-            queues.freed.push(u64::from(slot));
+            queues.freed.push(u64::from(slot.0));
         }
         let dropped = self.machine.counters().dropped;
         if dropped != self.dropped_count_seen {

@@ -22,7 +22,8 @@ impl EthernetChannels {
     pub(crate) fn new(options: &EthernetOptions) -> PmResult<EthernetChannels> {
         let open = |node: usize| -> PmResult<Links> {
             let open = |link| {
-                wire::WireEndpoint::open(&options.wire_options(link, node)).map_err(to_pm_error)
+                let wire_options = options.wire_options(link, node as u32);
+                wire::WireEndpoint::open(&wire_options).map_err(to_pm_error)
             };
             (0..options.links.len()).map(open).collect()
         };
@@ -47,12 +48,10 @@ impl EthernetChannels {
             return Err(Error::Invalid);
         }
         let with_loss = |(node, links): (usize, Links)| -> Links {
+            let node = (options.network.local.start + node) as u32;
             let with_faults = |(link, endpoint): (usize, wire::WireEndpoint)| {
                 let note = endpoint.note().map(str::to_owned);
-                endpoint.with_note_and_loss(
-                    note,
-                    options.wire_options(link, options.network.local.start + node).loss,
-                )
+                endpoint.with_note_and_loss(note, options.wire_options(link, node).loss)
             };
             links.into_iter().enumerate().map(with_faults).collect()
         };

@@ -16,6 +16,7 @@ use super::wire::UserBytes;
 use super::zero_copy;
 use crate::debug;
 use crate::device::net_common::endpoint_queues::{EndpointQueues, ReceivedMessage};
+use crate::device::net_common::indices::SlotIndex;
 use crate::device::net_common::layout::SendSlotState;
 use crate::rma::{Direction, IoSegment, MAX_SEGMENTS};
 use crate::sync::{Ordering, prefetch_read};
@@ -71,14 +72,8 @@ impl EthernetEngine {
         true
     }
 
-    /// Allocates a slot for an RMA frame.
-    fn allocate_frame_slot(&self) -> Option<u32> {
-        let slot = self.rma.slots.allocate()?;
-        Some((self.slab.geometry().slots as u64 + slot) as u32)
-    }
-
     fn submit_frame(&mut self, node: u32, frame: Frame) {
-        let Some(slot) = self.allocate_frame_slot() else { return };
+        let Some(slot) = self.rma.allocate_slot() else { return };
         let mut header = [0; MAX_RMA_HEADER_LEN];
         let len = frame.encode(&mut header);
         self.slab.write(slot, &header[..len]);
@@ -94,7 +89,7 @@ impl EthernetEngine {
     fn submit_frame_slot(
         &mut self,
         node: u32,
-        slot: u32,
+        slot: SlotIndex,
         published: SendSlotState,
         packet: (usize, PacketKind),
     ) {
@@ -126,7 +121,7 @@ impl EthernetEngine {
             if failure.is_some() || bytes == stream.remaining {
                 break;
             }
-            let Some(slot) = self.allocate_frame_slot() else { break };
+            let Some(slot) = self.rma.allocate_slot() else { break };
             let (len, headerless) = stream.next_packet_len(bytes, max_len);
             let payload = UserBytes { addr: source_addr.wrapping_add(bytes), len };
             if headerless {
@@ -149,7 +144,7 @@ impl EthernetEngine {
     fn send_copied(
         &mut self,
         node: u32,
-        slot: u32,
+        slot: SlotIndex,
         frame: Frame,
         bytes: UserBytes,
     ) -> Result<(), String> {
@@ -158,7 +153,7 @@ impl EthernetEngine {
         let copied =
             unsafe { self.rma.copier.gather(bytes.addr, &[IoSegment { addr, len: bytes.len }]) };
         copied.map_err(|error| {
-            self.free_frame_slot(slot);
+            self.rma.free_slot(slot);
             error.to_string()
         })?;
         let mut header = [0; MAX_RMA_HEADER_LEN];
@@ -178,7 +173,7 @@ impl EthernetEngine {
     fn send_zero_copy(
         &mut self,
         peer: u32,
-        slot: u32,
+        slot: SlotIndex,
         (stream, offset): (&FragmentStream, usize),
         bytes: UserBytes,
     ) {
@@ -202,10 +197,6 @@ impl EthernetEngine {
             SendSlotState::new(LOST_MARKER_LEN, PacketKind::PayloadLost),
             (bytes.len, PacketKind::Continuation),
         );
-    }
-
-    fn free_frame_slot(&self, slot: u32) {
-        self.rma.slots.release(u64::from(slot) - self.slab.geometry().slots as u64);
     }
 
     /// Returns the length of the longest packet to a node, and looks it up before the first packet

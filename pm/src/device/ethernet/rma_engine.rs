@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::rma_protocol::{LocalOperation, OperationRole, RmaProtocol};
+use crate::device::net_common::indices::{RmaSlotBase, RmaSlotIndex, SlotIndex};
 use crate::device::net_common::layout::SlabGeometry;
 use crate::device::net_common::slot_allocator::SlotAllocator;
 use crate::rma::{AddrHandle, IoSegment, MAX_SEGMENTS, UserMemoryCopier};
@@ -10,8 +11,9 @@ use crate::rma::{AddrHandle, IoSegment, MAX_SEGMENTS, UserMemoryCopier};
 /// The engine's state for remote memory access.
 pub(super) struct RmaEngine {
     pub(super) protocol: RmaProtocol,
-    /// The slots of RMA frames, which follow the slots of messages.
-    pub(super) slots: SlotAllocator,
+    /// The slots for RMA frames, and where they begin.
+    slots: SlotAllocator<RmaSlotIndex>,
+    slot_base: RmaSlotBase,
     pub(super) copier: UserMemoryCopier,
     pub(super) frame_run: FrameRun,
     /// Operations that are being moved from the queue to the protocol. The list is kept, so that
@@ -51,6 +53,7 @@ impl RmaEngine {
         RmaEngine {
             protocol: RmaProtocol::default(),
             slots: SlotAllocator::new(geometry.slots, geometry.mtu),
+            slot_base: geometry.rma_slot_base(),
             copier: UserMemoryCopier::new(),
             frame_run,
             requests: Vec::new(),
@@ -81,9 +84,21 @@ impl RmaEngine {
         self.frames_sent
     }
 
+    /// Allocates a slot for a frame.
+    pub(super) fn allocate_slot(&self) -> Option<SlotIndex> {
+        Some(self.slot_base.slot(self.slots.allocate()?))
+    }
+
+    /// Frees the slot of a frame that was not sent.
+    pub(super) fn free_slot(&self, slot: SlotIndex) {
+        if let Some(slot) = self.slot_base.rma_slot(slot) {
+            self.slots.release(slot);
+        }
+    }
+
     /// Frees the slot of a frame to `destination`.
-    pub(super) fn on_slot_freed(&mut self, destination: u32, slot: usize) {
-        self.slots.release(slot as u64);
+    pub(super) fn on_slot_freed(&mut self, destination: u32, slot: RmaSlotIndex) {
+        self.slots.release(slot);
         self.in_flight = self.in_flight.saturating_sub(1);
         self.protocol.on_frame_done(destination);
     }

@@ -180,7 +180,7 @@ mod tests {
             locked.wait();
             endpoint.reserve(1, 8).unwrap();
             endpoint.publish();
-            let slots = 0..endpoint.slab.geometry().slots;
+            let slots = endpoint.slab.geometry().message_slots();
             let sent: Vec<_> = slots
                 .filter_map(|slot| endpoint.slab.content(endpoint.local_index, slot))
                 .collect();

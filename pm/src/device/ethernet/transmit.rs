@@ -8,6 +8,7 @@ use super::zero_copy::{PayloadState, ZeroCopyFrames};
 use crate::debug;
 use crate::device::net_common::EndpointIdentity;
 use crate::device::net_common::address_table::{AddressKey, AddressTable};
+use crate::device::net_common::indices::SlotIndex;
 use crate::device::net_common::node_slab::NodeSlab;
 use crate::error::{Error, PmResult};
 use score_pm_reliability::packet_header::{Header, PacketKind};
@@ -212,9 +213,9 @@ impl Transmitter {
             if self.unsent.is_empty() {
                 return;
             }
-            let is_current = |packet: &Transmit| match packet.payload {
+            let is_current = |packet: &Transmit| match slot_of(packet) {
                 None => true,
-                Some((slot, _)) => slab.content(slot).is_some_and(|content| {
+                Some(slot) => slab.content(slot).is_some_and(|content| {
                     content.to == packet.peer && content.sequence == Some(packet.header.sequence)
                 }),
             };
@@ -250,7 +251,7 @@ impl Transmitter {
     }
 
     fn on_sent(&mut self, packet: &Transmit) {
-        if let Some((slot, _)) = packet.payload {
+        if let Some(slot) = slot_of(packet) {
             self.zero_copy.on_sent(slot);
         }
     }
@@ -336,6 +337,11 @@ impl Transmitter {
     }
 }
 
+/// Returns the slot of a packet's payload.
+pub(super) fn slot_of(packet: &Transmit) -> Option<SlotIndex> {
+    packet.payload.map(|(slot, _)| SlotIndex(slot))
+}
+
 /// Encodes the header and returns the location of the payload. Returns None if the payload is in
 /// user memory and was sent before. Such a packet is sent from the slab.
 #[inline]
@@ -346,6 +352,7 @@ fn encode_header(
     header: &mut HeaderBytes,
 ) -> Option<Payload> {
     let (slot, len) = packet.payload.unwrap_or((0, 0));
+    let slot = SlotIndex(slot);
     let offset = if len == 0 { 0 } else { slab.payload_offset(slot) };
     let in_slab = Payload { offset, len: len.into(), user_bytes: NO_LEN };
     let payload = match zero_copy.state(slot) {

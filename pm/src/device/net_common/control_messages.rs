@@ -4,25 +4,24 @@
 #![forbid(unsafe_code)]
 
 use super::endpoint_queues::ControlMessage;
-use super::layout::{CONTROL_QUEUE_LEN, SlabGeometry};
+use super::indices::SlotIndex;
+use super::layout::SlabGeometry;
 use crate::error::{Error, PmResult};
 use std::collections::VecDeque;
 
 /// See the module. `H` is what holds the bytes of a received message in the device until the
 /// message is read.
 pub(crate) struct ControlMessages<H> {
-    free_slots: Vec<u32>,
+    free_slots: Vec<SlotIndex>,
     received: VecDeque<(ControlMessage, H)>,
 }
 
 impl<H: Copy> ControlMessages<H> {
     /// The last slots for messages are reserved for control messages.
     pub(crate) fn new(geometry: &SlabGeometry) -> ControlMessages<H> {
-        let first_slot = (geometry.slots - CONTROL_QUEUE_LEN) as u32;
-        ControlMessages {
-            free_slots: (first_slot..geometry.slots as u32).collect(),
-            received: VecDeque::new(),
-        }
+        let first_slot = geometry.first_control_slot();
+        let slots = geometry.message_slots().filter(|&slot| slot >= first_slot);
+        ControlMessages { free_slots: slots.collect(), received: VecDeque::new() }
     }
 
     pub(crate) fn has_free_slot(&self) -> bool {
@@ -30,11 +29,11 @@ impl<H: Copy> ControlMessages<H> {
     }
 
     /// Returns a slot for a control message, or `NoBuffers` if all slots are in use.
-    pub(crate) fn take_slot(&mut self) -> PmResult<u32> {
+    pub(crate) fn take_slot(&mut self) -> PmResult<SlotIndex> {
         self.free_slots.pop().ok_or(Error::NoBuffers)
     }
 
-    pub(crate) fn free_slot(&mut self, slot: u32) {
+    pub(crate) fn free_slot(&mut self, slot: SlotIndex) {
         self.free_slots.push(slot);
     }
 
@@ -63,6 +62,7 @@ impl<H: Copy> ControlMessages<H> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::layout::CONTROL_QUEUE_LEN;
     use super::*;
     use crate::config::CONTROL_MTU;
 
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn as_many_slots_are_free_as_the_owner_may_queue_messages() {
         let mut messages = messages();
-        let slots: Vec<u32> =
+        let slots: Vec<SlotIndex> =
             (0..CONTROL_QUEUE_LEN).map(|_| messages.take_slot().unwrap()).collect();
         assert_eq!(
             (messages.take_slot(), messages.has_free_slot()),

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+use super::indices::SlotIndex;
 use super::layout::SlabGeometry;
 use super::spsc_queue::SpscQueue;
 use crate::config::CONTROL_MTU;
@@ -14,7 +15,7 @@ use std::sync::OnceLock;
 /// A submitted message: its slot, receiver and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SendRequest {
-    pub(crate) slot: u32,
+    pub(crate) slot: SlotIndex,
     pub(crate) to: u32,
     pub(crate) len: u32,
 }
@@ -38,11 +39,11 @@ fn unpack(word: u64) -> (u32, u32, u32) {
 
 impl SendRequest {
     pub(crate) fn word(self) -> u64 {
-        pack(self.slot, self.to, self.len)
+        pack(self.slot.0, self.to, self.len)
     }
     pub(crate) fn from_word(word: u64) -> SendRequest {
         let (slot, to, len) = unpack(word);
-        SendRequest { slot, to, len }
+        SendRequest { slot: SlotIndex(slot), to, len }
     }
 }
 
@@ -182,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_sent_and_a_received_message_fit_a_word() {
-        let sent = SendRequest { slot: 1023, to: MAX_NODE as u32 - 1, len: 65_535 };
+        let sent = SendRequest { slot: SlotIndex(1023), to: MAX_NODE as u32 - 1, len: 65_535 };
         assert_eq!(SendRequest::from_word(sent.word()), sent);
         let received = ReceivedMessage { entry: 4095, from: MAX_NODE as u32 - 1, len: 1 };
         assert_eq!(ReceivedMessage::from_word(received.word()), received);

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+use super::indices::{LocalIndex, RmaSlotBase, SlotIndex};
 use crate::config::{CONTROL_MTU, MAX_NODE, MIN_MTU};
 use crate::error::{Error, PmResult};
 use crate::segment::layout::{CacheAligned, NodeRecord};
@@ -189,15 +190,20 @@ impl SlabGeometry {
     }
 
     /// Returns the index of `node` among the local nodes, or None if it is not local.
-    pub(crate) fn local_index(&self, node: u32) -> Option<usize> {
+    pub(crate) fn local_index(&self, node: u32) -> Option<LocalIndex> {
         let index = node.checked_sub(self.first_node).filter(|&index| index < self.local_nodes);
-        index.map(|index| index as usize)
+        index.map(LocalIndex)
+    }
+
+    /// Returns the indices of all local nodes.
+    pub(crate) fn local_indices(self) -> impl Iterator<Item = LocalIndex> {
+        (0..self.local_nodes).map(LocalIndex)
     }
 
     #[inline(always)]
-    pub(crate) fn record_offset(&self, local_index: usize) -> usize {
-        debug_assert!(local_index < self.local_nodes as usize);
-        PAGE + local_index * size_of::<LocalNodeRecord>()
+    pub(crate) fn record_offset(&self, local_index: LocalIndex) -> usize {
+        debug_assert!(local_index.0 < self.local_nodes);
+        PAGE + local_index.as_usize() * size_of::<LocalNodeRecord>()
     }
 
     /// Returns the offset of the word for `node` in the bitmap of exited nodes.
@@ -208,9 +214,10 @@ impl SlabGeometry {
 
     /// Returns the offset of the counter for traffic between the node at `local_index` and `peer`.
     #[inline(always)]
-    pub(crate) fn pair_counter_offset(&self, local_index: usize, peer: u32) -> usize {
-        debug_assert!(local_index < self.local_nodes as usize && peer < self.nodes);
-        self.pair_counters_offset + (local_index * self.nodes as usize + peer as usize) * 8
+    pub(crate) fn pair_counter_offset(&self, local_index: LocalIndex, peer: u32) -> usize {
+        debug_assert!(local_index.0 < self.local_nodes && peer < self.nodes);
+        let index = local_index.as_usize() * self.nodes as usize + peer as usize;
+        self.pair_counters_offset + index * 8
     }
 
     /// Returns the number of slots of one process, of both kinds.
@@ -219,16 +226,49 @@ impl SlabGeometry {
         self.slots * 2
     }
 
+    /// Returns the indices of the slots of one process for messages.
+    pub(crate) fn message_slots(self) -> impl Iterator<Item = SlotIndex> {
+        (0..self.slots as u32).map(SlotIndex)
+    }
+
+    /// Returns the first of the slots for messages that are reserved for control messages.
     #[inline(always)]
-    pub(crate) fn slot_offset(&self, local_index: usize, slot: usize) -> usize {
-        debug_assert!(local_index < self.local_nodes as usize && slot < self.all_slots());
-        self.slots_offset + (local_index * self.all_slots() + slot) * size_of::<SendSlotHeader>()
+    pub(crate) fn first_control_slot(&self) -> SlotIndex {
+        SlotIndex((self.slots - CONTROL_QUEUE_LEN) as u32)
+    }
+
+    /// Returns where the slots for RMA frames begin.
+    #[inline(always)]
+    pub(crate) fn rma_slot_base(&self) -> RmaSlotBase {
+        RmaSlotBase(SlotIndex(self.slots as u32))
+    }
+
+    /// Returns the indices of all slots of one process.
+    pub(crate) fn slot_indices(self) -> impl Iterator<Item = SlotIndex> {
+        (0..self.all_slots() as u32).map(SlotIndex)
+    }
+
+    /// Whether the slab has this slot of this node.
+    #[inline(always)]
+    pub(crate) fn contains_slot(&self, local_index: LocalIndex, slot: SlotIndex) -> bool {
+        local_index.0 < self.local_nodes && slot.as_usize() < self.all_slots()
+    }
+
+    /// Returns the position of a slot among the slots of all processes.
+    #[inline(always)]
+    fn slot_position(&self, local_index: LocalIndex, slot: SlotIndex) -> usize {
+        debug_assert!(self.contains_slot(local_index, slot));
+        local_index.as_usize() * self.all_slots() + slot.as_usize()
     }
 
     #[inline(always)]
-    pub(crate) fn frame_offset(&self, local_index: usize, slot: usize) -> usize {
-        debug_assert!(local_index < self.local_nodes as usize && slot < self.all_slots());
-        self.frames_offset + (local_index * self.all_slots() + slot) * self.frame_stride
+    pub(crate) fn slot_offset(&self, local_index: LocalIndex, slot: SlotIndex) -> usize {
+        self.slots_offset + self.slot_position(local_index, slot) * size_of::<SendSlotHeader>()
+    }
+
+    #[inline(always)]
+    pub(crate) fn frame_offset(&self, local_index: LocalIndex, slot: SlotIndex) -> usize {
+        self.frames_offset + self.slot_position(local_index, slot) * self.frame_stride
     }
 }
 
@@ -241,18 +281,18 @@ mod tests {
         for (nodes, first, local) in [(1, 0, 1), (2, 1, 1), (65, 3, 62), (4096, 4000, 96)] {
             for mtu in [1024, 1411, 8911, MAX_MTU] {
                 let g = SlabGeometry::new(nodes, first..first + local, mtu).unwrap();
+                let (first, last) = (LocalIndex(0), LocalIndex(local - 1));
                 assert!(
-                    g.record_offset(local as usize - 1) + size_of::<LocalNodeRecord>()
-                        <= g.exited_word_offset(0)
+                    g.record_offset(last) + size_of::<LocalNodeRecord>() <= g.exited_word_offset(0)
                 );
-                let last = g.all_slots() - 1;
-                assert!(g.exited_word_offset(nodes - 1) + 8 <= g.pair_counter_offset(0, 0));
+                let (first_slot, last_slot) = (SlotIndex(0), g.slot_indices().last().unwrap());
+                assert!(g.exited_word_offset(nodes - 1) + 8 <= g.pair_counter_offset(first, 0));
                 assert!(
-                    g.pair_counter_offset(local as usize - 1, nodes - 1) + 8 <= g.slot_offset(0, 0)
+                    g.pair_counter_offset(last, nodes - 1) + 8 <= g.slot_offset(first, first_slot)
                 );
-                assert!(g.slot_offset(local as usize - 1, last) + 64 <= g.frame_offset(0, 0));
-                assert!(g.frame_offset(local as usize - 1, last) + mtu <= g.size);
-                assert_eq!(g.frame_offset(0, 1) % 64, 0, "payloads are aligned");
+                assert!(g.slot_offset(last, last_slot) + 64 <= g.frame_offset(first, first_slot));
+                assert!(g.frame_offset(last, last_slot) + mtu <= g.size);
+                assert_eq!(g.frame_offset(first, SlotIndex(1)) % 64, 0, "payloads are aligned");
                 assert!(g.slots.is_power_of_two());
             }
         }

@@ -12,6 +12,7 @@
 //! | `receive_buffers.rs` | the buffers of received messages |
 //! | `slot_allocator.rs` | the choice of the slab slot for the next message |
 //! | `slab.rs`, `layout.rs`, `address_table.rs` | memory of the job |
+//! | `indices.rs` | types for the indices of slots, entries and local nodes |
 //! | `node_slab.rs` | the part of a slab that an engine uses |
 //! | `control_messages.rs` | control messages in an engine |
 
@@ -21,6 +22,7 @@ mod context;
 mod control;
 pub(crate) mod control_messages;
 pub(crate) mod endpoint_queues;
+pub(crate) mod indices;
 pub(crate) mod layout;
 pub(crate) mod node_slab;
 pub(crate) mod open;
@@ -40,6 +42,7 @@ use crate::sync::AtomicU64;
 use address_table::AddressTable;
 pub(crate) use context::{NetworkContext, attach};
 use endpoint_queues::{ControlMessage, EndpointQueues, PeerSendState, SendRequest};
+use indices::LocalIndex;
 use layout::LocalNodeRecord;
 pub(crate) use open::Channels;
 pub(super) use open::count_unread;
@@ -223,7 +226,7 @@ pub(crate) trait Orphan {
 pub(crate) struct NetworkEndpoint<N: NetworkDevice> {
     pub(super) channel: u32,
     pub(super) self_node: u32,
-    pub(super) local_index: usize,
+    pub(super) local_index: LocalIndex,
     /// The longest message to any node.
     pub(super) mtu: usize,
     pub(super) queues: EndpointQueues,

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+use super::indices::{LocalIndex, SlotIndex};
 use super::layout::{ControlQueue, LocalNodeRecord, SendSlotState, SlabGeometry};
 use super::slab::{PublishedMessage, Slab};
 use crate::error::{Error, PmResult};
@@ -13,7 +14,7 @@ use std::sync::Arc;
 pub(crate) struct NodeSlab {
     slab: Arc<Slab>,
     self_node: u32,
-    local_index: usize,
+    local_index: LocalIndex,
     /// The count of exited nodes that the engine has read last.
     exited_seen: u64,
 }
@@ -49,47 +50,47 @@ impl NodeSlab {
 
     /// Returns the offset of a slot's payload in the slab.
     #[inline(always)]
-    pub(crate) fn payload_offset(&self, slot: u32) -> usize {
-        self.slab.payload_offset(self.local_index, slot as usize)
+    pub(crate) fn payload_offset(&self, slot: SlotIndex) -> usize {
+        self.slab.payload_offset(self.local_index, slot)
     }
 
     /// Returns the address of a slot's payload.
     #[inline(always)]
-    pub(crate) fn payload(&self, slot: u32) -> *mut u8 {
-        self.slab.payload(self.local_index, slot as usize)
+    pub(crate) fn payload(&self, slot: SlotIndex) -> *mut u8 {
+        self.slab.payload(self.local_index, slot)
     }
 
     /// Writes a short message to a slot's frame.
-    pub(crate) fn write(&self, slot: u32, message: &[u8]) {
-        self.slab.write(self.local_index, slot as usize, message);
+    pub(crate) fn write(&self, slot: SlotIndex, message: &[u8]) {
+        self.slab.write(self.local_index, slot, message);
     }
 
     /// Publishes the message in the slot's frame.
     #[inline(always)]
-    pub(crate) fn publish(&self, slot: u32, content: PublishedMessage) {
-        self.slab.publish(self.local_index, slot as usize, content);
+    pub(crate) fn publish(&self, slot: SlotIndex, content: PublishedMessage) {
+        self.slab.publish(self.local_index, slot, content);
     }
 
     /// Stores the sequence number of a published message.
     #[inline(always)]
-    pub(crate) fn set_sequence(&self, slot: u32, sequence: u32) {
-        self.slab.set_sequence(self.local_index, slot as usize, sequence);
+    pub(crate) fn set_sequence(&self, slot: SlotIndex, sequence: u32) {
+        self.slab.set_sequence(self.local_index, slot, sequence);
     }
 
     /// Replaces the state of a published slot that has its sequence number.
-    pub(crate) fn replace(&self, slot: u32, published: SendSlotState) {
-        self.slab.replace(self.local_index, slot as usize, published);
+    pub(crate) fn replace(&self, slot: SlotIndex, published: SendSlotState) {
+        self.slab.replace(self.local_index, slot, published);
     }
 
     /// Frees the slot. Called when its message was acknowledged or dropped.
     #[inline(always)]
-    pub(crate) fn free(&self, slot: u32) {
-        self.slab.free(self.local_index, slot as usize);
+    pub(crate) fn free(&self, slot: SlotIndex) {
+        self.slab.free(self.local_index, slot);
     }
 
     /// Returns the published message in a slot, or None if the slot is free.
-    pub(crate) fn content(&self, slot: u32) -> Option<PublishedMessage> {
-        self.slab.content(self.local_index, slot as usize)
+    pub(crate) fn content(&self, slot: SlotIndex) -> Option<PublishedMessage> {
+        self.slab.content(self.local_index, slot)
     }
 
     /// For ethernet: the sequence number of the next packet to `to`.
@@ -155,9 +156,10 @@ mod tests {
         assert!(NodeSlab::new(slab.clone(), 5).is_err());
         let published = SendSlotState::new(9, PacketKind::Data);
         let content = PublishedMessage { to: 5, order: 0, sequence: Some(7), published };
-        first.publish(3, content);
-        assert_eq!((first.content(3), second.content(3)), (Some(content), None));
-        assert_eq!(slab.content(0, 3), Some(content));
+        let slot = SlotIndex(3);
+        first.publish(slot, content);
+        assert_eq!((first.content(slot), second.content(slot)), (Some(content), None));
+        assert_eq!(slab.content(LocalIndex(0), slot), Some(content));
         second.accepted_from(2).store(8, Ordering::Relaxed);
         assert_eq!(first.accepted_by(4).unwrap().load(Ordering::Relaxed), 8);
         assert!(first.accepted_by(5).is_none());

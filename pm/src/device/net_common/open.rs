@@ -5,6 +5,7 @@
 
 use super::address_table::{AddressTable, AddressTableShape, append};
 use super::attach::NetworkAttachMessage;
+use super::indices::LocalIndex;
 use super::layout::SlabGeometry;
 use super::slab::Slab;
 use super::{EndpointIdentity, NetworkDevice, NetworkEndpoint, Orphan};
@@ -102,9 +103,9 @@ impl<N: NetworkDevice> Channels<N> {
     pub(crate) fn addresses(&self) -> PmResult<Vec<u8>> {
         let state = self.state();
         let mut table = Vec::new();
-        for local_index in 0..self.geometry.local_nodes as usize {
+        for local_index in self.geometry.local_indices() {
             for channel in &state.local_endpoints {
-                for address in N::addresses(&channel[local_index].socket)? {
+                for address in N::addresses(&channel[local_index.as_usize()].socket)? {
                     append(&mut table, &address)?;
                 }
             }
@@ -151,7 +152,7 @@ impl<N: NetworkDevice> Channels<N> {
         let local_index = self.geometry.local_index(self_node).ok_or(Error::Invalid)?;
         let local_endpoints =
             state.local_endpoints.get_mut(channel as usize).ok_or(Error::Invalid)?;
-        local_endpoints.get_mut(local_index).ok_or(Error::Invalid)
+        local_endpoints.get_mut(local_index.as_usize()).ok_or(Error::Invalid)
     }
 
     /// Binds a context to a channel and local node. Returns `Invalid` if there is no such channel
@@ -273,7 +274,7 @@ impl<N: NetworkDevice> Channels<N> {
             count_unread(slab, local_index);
             slab.set_exited(node);
             record.node.send.0.pending_rma.store(0, Ordering::Release);
-            let local_endpoint = &mut state.local_endpoints[channel][local_index];
+            let local_endpoint = &mut state.local_endpoints[channel][local_index.as_usize()];
             let was_in_use =
                 local_endpoint.is_used && !std::mem::replace(&mut local_endpoint.has_exited, true);
             if was_in_use && slab.has_unacked(local_index) {
@@ -288,12 +289,12 @@ impl<N: NetworkDevice> Channels<N> {
     fn adopt(
         &self,
         state: &mut State<N>,
-        (channel, node, local_index): (usize, u32, usize),
+        (channel, node, local_index): (usize, u32, LocalIndex),
         slab: &Arc<Slab>,
     ) -> PmResult<()> {
         // Without addresses, the process cannot have sent anything.
         let Some(addresses) = state.addresses.clone() else { return Ok(()) };
-        let socket = N::duplicate(&state.local_endpoints[channel][local_index].socket)?;
+        let socket = N::duplicate(&state.local_endpoints[channel][local_index.as_usize()].socket)?;
         let identity = self.identity(channel as u32, node);
         let orphan = N::adopt(&self.setup, identity, socket, addresses, slab.clone())?;
         for fd in orphan.fds() {
@@ -337,7 +338,7 @@ impl<N: NetworkDevice> Channels<N> {
 
 /// Counts messages as received that the process at `local_index` had accepted and never read.
 /// Called after the process has exited.
-pub(crate) fn count_unread(slab: &Slab, local_index: usize) {
+pub(crate) fn count_unread(slab: &Slab, local_index: LocalIndex) {
     let record = slab.record(local_index);
     let accepted_count = record.accepted_count.0.load(Ordering::Acquire);
     record.node.receive.0.received.fetch_max(accepted_count, Ordering::AcqRel);

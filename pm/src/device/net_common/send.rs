@@ -5,7 +5,8 @@
 #![expect(unsafe_code)]
 
 use super::endpoint_queues::{PeerSendState, SendRequest};
-use super::layout::{CONTROL_QUEUE_LEN, SlabGeometry};
+use super::indices::SlotIndex;
+use super::layout::SlabGeometry;
 use super::receive_buffers::AlignedLine;
 use super::slot_allocator::SlotAllocator;
 use super::{NetworkDevice, NetworkEndpoint, ProgressMode};
@@ -24,7 +25,7 @@ const PENDING_MULTICAST: u64 = u64::MAX;
 const MAX_MULTICAST_NODES: usize = 1024;
 
 pub(super) struct NetworkSender {
-    slots: SlotAllocator,
+    slots: SlotAllocator<SlotIndex>,
     pending_slot: SingleWriterU64,
     pending_node: SingleWriterU64,
     pending_len: SingleWriterU64,
@@ -43,7 +44,7 @@ impl NetworkSender {
         // A multicast includes each node at most once.
         let max_multicast = (geometry.nodes as usize).min(MAX_MULTICAST_NODES);
         NetworkSender {
-            slots: SlotAllocator::new(geometry.slots - CONTROL_QUEUE_LEN, geometry.mtu),
+            slots: SlotAllocator::new(geometry.first_control_slot().as_usize(), geometry.mtu),
             pending_slot: SingleWriterU64::new(DISCARD),
             pending_node: SingleWriterU64::default(),
             pending_len: SingleWriterU64::default(),
@@ -58,8 +59,8 @@ impl NetworkSender {
     }
 
     #[inline(always)]
-    fn set_pending(&self, slot: u64, node: u32, len: usize) {
-        self.pending_slot.set(slot);
+    fn set_pending(&self, slot: Option<SlotIndex>, node: u32, len: usize) {
+        self.pending_slot.set(slot.map_or(DISCARD, |slot| slot.0.into()));
         self.pending_node.set(u64::from(node));
         self.pending_len.set(len as u64);
     }
@@ -71,13 +72,13 @@ impl<N: NetworkDevice> SendInterface for NetworkEndpoint<N> {
         let peer = self.peer_for_message(node, len)?;
         let sender = &self.send;
         if self.is_exited(node) {
-            sender.set_pending(DISCARD, node, len);
+            sender.set_pending(None, node, len);
             return Ok(self.staging());
         }
         self.ensure_slot(node, peer, 0)?;
         let slot = sender.slots.allocate().ok_or(Error::NoBuffers)?;
-        sender.set_pending(slot, node, len);
-        Ok(self.slab.payload(self.local_index, slot as usize))
+        sender.set_pending(Some(slot), node, len);
+        Ok(self.slab.payload(self.local_index, slot))
     }
 
     fn reserve_multicast(&self, nodes: &[u32], len: usize) -> PmResult<*mut u8> {
@@ -119,7 +120,8 @@ impl<N: NetworkDevice> SendInterface for NetworkEndpoint<N> {
             return self.discard_message();
         };
         sender.pending_slot.set(DISCARD);
-        N::send(self, peer, SendRequest { slot: slot as u32, to: node, len: len as u32 });
+        let slot = SlotIndex(slot as u32);
+        N::send(self, peer, SendRequest { slot, to: node, len: len as u32 });
     }
 
     fn next_multicast_id(&self) -> u64 {
@@ -157,9 +159,9 @@ impl<N: NetworkDevice> SendInterface for NetworkEndpoint<N> {
 
     fn send_copy(&self, node: u32, from: *const u8, len: usize) {
         let slot = if self.is_exited(node) { None } else { self.send.slots.allocate() };
-        self.send.set_pending(slot.unwrap_or(DISCARD), node, len);
+        self.send.set_pending(slot, node, len);
         if let Some(slot) = slot {
-            let to = self.slab.payload(self.local_index, slot as usize);
+            let to = self.slab.payload(self.local_index, slot);
             // SAFETY: the slot has room for the longest message. `from` is the staging memory of a
             // context with at least this MTU.
             unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
@@ -238,7 +240,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
     #[inline(always)]
     pub(in crate::device) fn collect_freed_slots(&self) {
         while let Some(slot) = self.queues.freed.pop() {
-            self.send.slots.release(slot);
+            self.send.slots.release(SlotIndex(slot as u32));
         }
     }
 
@@ -255,7 +257,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
     pub(in crate::device) fn publish_slot(&self, peer: &PeerSendState, message: SendRequest) {
         let SendRequest { slot, to, len } = message;
         let content = N::content(self, to, peer, len as usize);
-        self.slab.publish(self.local_index, slot as usize, content);
+        self.slab.publish(self.local_index, slot, content);
         peer.count_sent();
     }
 
@@ -284,7 +286,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         let slot = self.send.pending_slot.get();
         self.send.pending_slot.set(DISCARD);
         if slot != DISCARD && slot != PENDING_MULTICAST {
-            self.send.slots.release(slot);
+            self.send.slots.release(SlotIndex(slot as u32));
         }
     }
 }

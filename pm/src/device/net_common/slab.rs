@@ -9,6 +9,7 @@
 // UNSAFETY: computes addresses inside a mapping to which other processes write.
 #![expect(unsafe_code)]
 
+use super::indices::{LocalIndex, SlotIndex};
 use super::layout::{
     CONTROL_QUEUE_LEN, ControlQueue, ControlSlot, LocalNodeRecord, MAGIC, SEQUENCE_ASSIGNED,
     SendSlotHeader, SendSlotState, SlabGeometry, SlabHeader,
@@ -131,8 +132,8 @@ impl Slab {
 
     /// Returns a local node's counters, receiver state and control queue.
     #[inline(always)]
-    pub(crate) fn record(&self, local_index: usize) -> &LocalNodeRecord {
-        assert!(local_index < self.geometry.local_nodes as usize);
+    pub(crate) fn record(&self, local_index: LocalIndex) -> &LocalNodeRecord {
+        assert!(local_index.0 < self.geometry.local_nodes);
         // SAFETY: the geometry keeps the record inside the mapping, and it contains only atomics.
         unsafe { self.ptr_at::<LocalNodeRecord>(self.geometry.record_offset(local_index)).as_ref() }
     }
@@ -140,19 +141,19 @@ impl Slab {
     /// For verbs: the number of messages that the process at `local_index` has accepted from
     /// `source`.
     #[inline(always)]
-    pub(crate) fn accepted(&self, local_index: usize, source: u32) -> &AtomicU64 {
+    pub(crate) fn accepted(&self, local_index: LocalIndex, source: u32) -> &AtomicU64 {
         self.pair_counter(local_index, source)
     }
 
     /// For ethernet: the sequence number of the next packet from the process at `local_index` to
     /// `to`.
-    pub(crate) fn next_sequence(&self, local_index: usize, to: u32) -> &AtomicU64 {
+    pub(crate) fn next_sequence(&self, local_index: LocalIndex, to: u32) -> &AtomicU64 {
         self.pair_counter(local_index, to)
     }
 
     #[inline(always)]
-    fn pair_counter(&self, local_index: usize, peer: u32) -> &AtomicU64 {
-        assert!(local_index < self.geometry.local_nodes as usize && peer < self.geometry.nodes);
+    fn pair_counter(&self, local_index: LocalIndex, peer: u32) -> &AtomicU64 {
+        assert!(local_index.0 < self.geometry.local_nodes && peer < self.geometry.nodes);
         // SAFETY: the geometry keeps the word inside the mapping, and the word is atomic.
         unsafe {
             self.ptr_at::<AtomicU64>(self.geometry.pair_counter_offset(local_index, peer)).as_ref()
@@ -160,10 +161,8 @@ impl Slab {
     }
 
     #[inline(always)]
-    fn slot_header(&self, local_index: usize, slot: usize) -> &SendSlotHeader {
-        assert!(
-            local_index < self.geometry.local_nodes as usize && slot < self.geometry.all_slots()
-        );
+    fn slot_header(&self, local_index: LocalIndex, slot: SlotIndex) -> &SendSlotHeader {
+        assert!(self.geometry.contains_slot(local_index, slot));
         // SAFETY: the geometry keeps the slot inside the mapping, and it contains only atomics.
         unsafe {
             self.ptr_at::<SendSlotHeader>(self.geometry.slot_offset(local_index, slot)).as_ref()
@@ -172,22 +171,20 @@ impl Slab {
 
     /// Returns the offset of a slot's payload in the slab.
     #[inline(always)]
-    pub(crate) fn payload_offset(&self, local_index: usize, slot: usize) -> usize {
-        assert!(
-            local_index < self.geometry.local_nodes as usize && slot < self.geometry.all_slots()
-        );
+    pub(crate) fn payload_offset(&self, local_index: LocalIndex, slot: SlotIndex) -> usize {
+        assert!(self.geometry.contains_slot(local_index, slot));
         self.geometry.frame_offset(local_index, slot)
     }
 
     /// Returns the address of a slot's payload.
     #[inline(always)]
-    pub(crate) fn payload(&self, local_index: usize, slot: usize) -> *mut u8 {
+    pub(crate) fn payload(&self, local_index: LocalIndex, slot: SlotIndex) -> *mut u8 {
         // SAFETY: the geometry keeps the frame inside the mapping.
         unsafe { self.ptr_at(self.payload_offset(local_index, slot)).as_ptr() }
     }
 
     /// Writes a short message to a slot's frame.
-    pub(crate) fn write(&self, local_index: usize, slot: usize, message: &[u8]) {
+    pub(crate) fn write(&self, local_index: LocalIndex, slot: SlotIndex, message: &[u8]) {
         let len = message.len().min(self.geometry.mtu);
         // SAFETY: the frame has `mtu` bytes, and belongs to the caller until the caller publishes
         // the slot.
@@ -204,7 +201,12 @@ impl Slab {
 
     /// Publishes the message in the slot's frame.
     #[inline(always)]
-    pub(crate) fn publish(&self, local_index: usize, slot: usize, content: PublishedMessage) {
+    pub(crate) fn publish(
+        &self,
+        local_index: LocalIndex,
+        slot: SlotIndex,
+        content: PublishedMessage,
+    ) {
         let header = self.slot_header(local_index, slot);
         header.to.store(content.to, Ordering::Relaxed);
         header.send_order.store(content.order, Ordering::Relaxed);
@@ -216,7 +218,7 @@ impl Slab {
 
     /// Stores the sequence number of a published message.
     #[inline(always)]
-    pub(crate) fn set_sequence(&self, local_index: usize, slot: usize, sequence: u32) {
+    pub(crate) fn set_sequence(&self, local_index: LocalIndex, slot: SlotIndex, sequence: u32) {
         let header = self.slot_header(local_index, slot);
         header.sequence.store(sequence, Ordering::Relaxed);
         let word = header.state.load(Ordering::Relaxed);
@@ -225,7 +227,12 @@ impl Slab {
     }
 
     /// Replaces the state of a published slot that has its sequence number.
-    pub(crate) fn replace(&self, local_index: usize, slot: usize, published: SendSlotState) {
+    pub(crate) fn replace(
+        &self,
+        local_index: LocalIndex,
+        slot: SlotIndex,
+        published: SendSlotState,
+    ) {
         // SYNC: slab-slot
         self.slot_header(local_index, slot)
             .state
@@ -234,17 +241,21 @@ impl Slab {
 
     /// Frees the slot. Called when its message was acknowledged or dropped.
     #[inline(always)]
-    pub(crate) fn free(&self, local_index: usize, slot: usize) {
+    pub(crate) fn free(&self, local_index: LocalIndex, slot: SlotIndex) {
         self.slot_header(local_index, slot).state.store(0, Ordering::Release);
     }
 
     /// Whether any message of the process at `local_index` is not acknowledged.
-    pub(crate) fn has_unacked(&self, local_index: usize) -> bool {
-        (0..self.geometry.all_slots()).any(|slot| self.content(local_index, slot).is_some())
+    pub(crate) fn has_unacked(&self, local_index: LocalIndex) -> bool {
+        self.geometry.slot_indices().any(|slot| self.content(local_index, slot).is_some())
     }
 
     /// Returns the published message in a slot, or None if the slot is free.
-    pub(crate) fn content(&self, local_index: usize, slot: usize) -> Option<PublishedMessage> {
+    pub(crate) fn content(
+        &self,
+        local_index: LocalIndex,
+        slot: SlotIndex,
+    ) -> Option<PublishedMessage> {
         let header = self.slot_header(local_index, slot);
         // SYNC: slab-slot
         let word = header.state.load(Ordering::Acquire);
@@ -325,14 +336,18 @@ mod tests {
         let copy = || slab.memory().try_clone_to_owned().unwrap();
         let other = Slab::open(copy(), *slab.geometry(), slab.nonce()).unwrap();
         let published = SendSlotState { len: 9, kind: PacketKind::Data, ordered_after_rma: true };
+        let (node, slot) = (LocalIndex(1), SlotIndex(3));
         let content = PublishedMessage { to: 5, order: 2, sequence: None, published };
-        slab.publish(1, 3, content);
-        assert_eq!(other.content(1, 3), Some(content));
-        slab.set_sequence(1, 3, 7);
-        assert_eq!(other.content(1, 3), Some(PublishedMessage { sequence: Some(7), ..content }));
-        assert_eq!(other.content(0, 3), None);
-        other.free(1, 3);
-        assert_eq!(slab.content(1, 3), None);
+        slab.publish(node, slot, content);
+        assert_eq!(other.content(node, slot), Some(content));
+        slab.set_sequence(node, slot, 7);
+        assert_eq!(
+            other.content(node, slot),
+            Some(PublishedMessage { sequence: Some(7), ..content })
+        );
+        assert_eq!(other.content(LocalIndex(0), slot), None);
+        other.free(node, slot);
+        assert_eq!(slab.content(node, slot), None);
         assert!(Slab::open(copy(), *slab.geometry(), [0, 0]).is_err());
         let larger = SlabGeometry::new(6, 2..6, 1400).unwrap();
         assert!(Slab::open(copy(), larger, slab.nonce()).is_err());
@@ -351,7 +366,7 @@ mod tests {
     #[test]
     fn control_messages_wait_in_order_until_the_queue_is_full() {
         let slab = slab();
-        let control_queue = &slab.record(1).control_queue;
+        let control_queue = &slab.record(LocalIndex(1)).control_queue;
         assert!(control_queue.peek().is_none());
         for i in 0..CONTROL_QUEUE_LEN as u32 {
             control_queue.push(i, &[i as u8 + 1; 13]).unwrap();

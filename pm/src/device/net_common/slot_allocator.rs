@@ -7,13 +7,14 @@
 #![forbid(unsafe_code)]
 
 use crate::sync::SingleWriterU64;
+use std::marker::PhantomData;
 
 /// The approximate size in bytes of the frames of a group, which is the size of one datagram.
 const SLOT_GROUP_LEN: usize = 64 << 10;
 
-/// Allocates and frees slots. Only the thread that holds the send lock or the progress lock uses
-/// it.
-pub(crate) struct SlotAllocator {
+/// Allocates and frees slots, whose indices have the type `I`. Only the thread that holds the send
+/// lock or the progress lock uses it.
+pub(crate) struct SlotAllocator<I> {
     /// If bit i of group g is set, slot `g * group_size + i` is free.
     groups: Box<[SingleWriterU64]>,
     /// The number of slots of a group, which is a power of two, and its exponent.
@@ -22,11 +23,12 @@ pub(crate) struct SlotAllocator {
     /// The next slot to allocate from the current group.
     next_slot: SingleWriterU64,
     free_count: SingleWriterU64,
+    index_type: PhantomData<I>,
 }
 
-impl SlotAllocator {
+impl<I: From<u32> + Into<u32>> SlotAllocator<I> {
     /// Makes an allocator of `count` free slots, with frames for messages of up to `mtu` bytes.
-    pub(crate) fn new(count: usize, mtu: usize) -> SlotAllocator {
+    pub(crate) fn new(count: usize, mtu: usize) -> SlotAllocator<I> {
         let group_size = (SLOT_GROUP_LEN / mtu.max(1)).next_power_of_two().clamp(4, 64) as u64;
         let groups = (0..count as u64).step_by(group_size as usize);
         let groups = groups
@@ -37,6 +39,7 @@ impl SlotAllocator {
             group_shift: group_size.ilog2(),
             next_slot: SingleWriterU64::default(),
             free_count: SingleWriterU64::new(count as u64),
+            index_type: PhantomData,
         }
     }
 
@@ -48,7 +51,8 @@ impl SlotAllocator {
 
     /// Frees a slot.
     #[inline(always)]
-    pub(crate) fn release(&self, slot: u64) {
+    pub(crate) fn release(&self, slot: I) {
+        let slot = u64::from(slot.into());
         let Some(group) = self.groups.get((slot >> self.group_shift) as usize) else { return };
         group.set(group.get() | 1 << (slot & (self.group_size - 1)));
         self.free_count.set(self.free_count.get() + 1);
@@ -56,7 +60,7 @@ impl SlotAllocator {
 
     /// Allocates a free slot, or returns None if there is none.
     #[inline(always)]
-    pub(crate) fn allocate(&self) -> Option<u64> {
+    pub(crate) fn allocate(&self) -> Option<I> {
         let next_slot = self.next_slot.get();
         let mut group_index = next_slot >> self.group_shift;
         let bit_offset = next_slot & (self.group_size - 1);
@@ -78,7 +82,7 @@ impl SlotAllocator {
         } else {
             group_index * self.group_size + bit + 1
         });
-        Some(group_index * self.group_size + bit)
+        Some(I::from((group_index * self.group_size + bit) as u32))
     }
 
     /// Returns the lowest group that is completely free, or else the lowest that is partly free.
@@ -106,19 +110,19 @@ mod tests {
     fn each_slot_is_handed_out_once_and_again_when_it_is_free() {
         for (count, mtu) in [(1020, 1406), (124, 8894), (28, 60_000), (4, 1406)] {
             let slots = SlotAllocator::new(count, mtu);
-            let mut all: Vec<u64> = (0..count).map(|_| slots.allocate().unwrap()).collect();
+            let mut all: Vec<u32> = (0..count).map(|_| slots.allocate().unwrap()).collect();
             assert_eq!((slots.allocate(), slots.len()), (None, 0));
             all.iter().rev().for_each(|slot| slots.release(*slot));
             assert_eq!(slots.len(), count as u64);
             all.sort_unstable();
-            assert!(all.iter().copied().eq(0..count as u64), "{all:?}");
+            assert!(all.iter().copied().eq(0..count as u32), "{all:?}");
         }
     }
 
     #[test]
     fn neighbours_follow_each_other_again_after_they_were_freed_in_any_order() {
         let slots = SlotAllocator::new(1020, 1406);
-        let mut in_use: Vec<u64> = (0..200).map(|_| slots.allocate().unwrap()).collect();
+        let mut in_use: Vec<u32> = (0..200).map(|_| slots.allocate().unwrap()).collect();
         let (mut last, mut breaks) = (in_use[199], 0);
         for round in 0..20_000 {
             // One slot in ten is freed late.

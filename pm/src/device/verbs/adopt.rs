@@ -57,7 +57,7 @@ impl VerbsEngine {
     fn take_over_slots(&mut self, queues: &EndpointQueues) {
         let geometry = *self.slab.geometry();
         let mut remaining: Vec<(u32, QueuedMessage)> = Vec::new();
-        for slot in 0..geometry.slots as u32 {
+        for slot in geometry.message_slots() {
             let Some(content) = self.slab.content(slot) else { continue };
             let SendSlotState { len, kind, .. } = content.published;
             let is_valid = content.to < geometry.nodes && content.to != self.self_node;

@@ -5,7 +5,7 @@
 use super::engine::VerbsEngine;
 use super::outgoing_queue::MessageClass;
 use crate::config::CONTROL_MTU;
-use crate::device::net_common::endpoint_queues::EndpointQueues;
+use crate::device::net_common::endpoint_queues::{EndpointQueues, SendRequest};
 use crate::device::net_common::layout::{CONTROL_QUEUE_LEN, SendSlotState};
 use crate::device::net_common::slab::PublishedMessage;
 use crate::error::{Error, PmResult};
@@ -50,7 +50,8 @@ impl VerbsEngine {
         let published = SendSlotState::new(message.len(), packet_header::PacketKind::Control);
         let content = PublishedMessage { to, order: 0, sequence: Some(sent), published };
         self.slab.publish(slot, content);
-        self.submit(queues, to, slot, message.len() as u32, MessageClass::Control);
+        let request = SendRequest { slot, to, len: message.len() as u32 };
+        self.submit(queues, request, MessageClass::Control);
         Ok(())
     }
 }

@@ -22,6 +22,7 @@ use crate::debug;
 use crate::device::net_common::address_table::AddressTable;
 use crate::device::net_common::control_messages::ControlMessages;
 use crate::device::net_common::endpoint_queues::{ControlMessage, EndpointQueues};
+use crate::device::net_common::indices::SlotIndex;
 use crate::device::net_common::node_slab::NodeSlab;
 use crate::device::net_common::slab::Slab;
 use crate::device::net_common::{self, EndpointIdentity, ProgressMode};
@@ -83,8 +84,8 @@ impl VerbsEngine {
             QueueSizes { receive_count: receive_buffers.buffer_count(), send_count },
         );
         let adapter = adapter.map_err(warn_no_memory)?;
-        let first = slab.payload(0);
-        let last = slab.payload(geometry.slots as u32 - 1);
+        let first = slab.payload(SlotIndex(0));
+        let last = slab.payload(SlotIndex(geometry.slots as u32 - 1));
         let len = HEADER_LEN + (last.addr() - first.addr()) + geometry.mtu;
         let first_frame = first.wrapping_sub(HEADER_LEN);
         let memory = slab.slab().clone();
@@ -198,7 +199,7 @@ impl VerbsEngine {
         if let Some(peer) = queues.peers.get(to) {
             peer.freed_count.set(peer.freed_count.get().wrapping_add(1));
         }
-        queues.freed.push(u64::from(message.slot));
+        queues.freed.push(u64::from(message.slot.0));
     }
 
     /// Requests a completion for the last work request of each peer, if that request is not

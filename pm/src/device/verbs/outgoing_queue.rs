@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::device::net_common::indices::SlotIndex;
 use crate::rma::{AddrHandle, Direction};
 use std::collections::VecDeque;
 
@@ -21,7 +22,7 @@ pub(super) enum MessageClass {
 /// A queued message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueuedMessage {
-    pub(super) slot: u32,
+    pub(super) slot: SlotIndex,
     pub(super) len: u32,
     pub(super) kind: MessageClass,
     pub(super) sequence: u32,
@@ -302,7 +303,7 @@ mod tests {
 
     fn message(sequence: u32) -> QueueItem {
         QueueItem::Message(QueuedMessage {
-            slot: sequence,
+            slot: SlotIndex(sequence),
             len: 1,
             kind: MessageClass::Data,
             sequence,

@@ -181,10 +181,11 @@ mod tests {
     use super::super::connection::ConnectionEvent;
     use super::super::outgoing_queue::{MessageClass, QueuedMessage};
     use super::*;
+    use crate::device::net_common::indices::SlotIndex;
 
     fn message(sequence: u32) -> QueueItem {
         let kind = MessageClass::Data;
-        QueueItem::Message(QueuedMessage { slot: sequence, len: 1, kind, sequence })
+        QueueItem::Message(QueuedMessage { slot: SlotIndex(sequence), len: 1, kind, sequence })
     }
 
     #[test]

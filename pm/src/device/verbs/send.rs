@@ -11,6 +11,7 @@ use super::outgoing_queue::{MessageClass, QueueItem, QueuedMessage};
 use super::queue_pair::{Opcode, WorkRequest};
 use super::receive_buffers::HEADER_LEN;
 use crate::device::net_common::endpoint_queues::{EndpointQueues, SendRequest};
+use crate::device::net_common::indices::SlotIndex;
 use crate::sync::Ordering;
 
 impl VerbsEngine {
@@ -21,8 +22,7 @@ impl VerbsEngine {
         queues.outstanding.store(self.outstanding + count, Ordering::Release);
         for _ in 0..count {
             let Some(word) = queues.submitted.pop() else { break };
-            let SendRequest { slot, to, len } = SendRequest::from_word(word);
-            self.submit(queues, to, slot, len, MessageClass::Data);
+            self.submit(queues, SendRequest::from_word(word), MessageClass::Data);
         }
     }
 
@@ -33,17 +33,14 @@ impl VerbsEngine {
             self.send_submitted(queues);
         }
         queues.outstanding.store(self.outstanding + 1, Ordering::Release);
-        let SendRequest { slot, to, len } = message;
-        self.submit(queues, to, slot, len, MessageClass::Data);
+        self.submit(queues, message, MessageClass::Data);
     }
 
     #[inline(always)]
     pub(super) fn submit(
         &mut self,
         queues: &EndpointQueues,
-        to: u32,
-        slot: u32,
-        len: u32,
+        SendRequest { slot, to, len }: SendRequest,
         kind: MessageClass,
     ) {
         let max_in_flight = self.peers.max_in_flight();
@@ -97,7 +94,7 @@ impl VerbsEngine {
     }
 
     #[inline(always)]
-    fn frame(&self, slot: u32) -> *mut u8 {
+    fn frame(&self, slot: SlotIndex) -> *mut u8 {
         self.slab.payload(slot).wrapping_sub(HEADER_LEN)
     }
 

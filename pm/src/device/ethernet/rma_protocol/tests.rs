@@ -1,6 +1,7 @@
 //! Compares two nodes with a model, and passes frames to a node that no libpm sends.
 
 use super::*;
+use crate::device::net_common::indices::SlotIndex;
 use proptest::prelude::*;
 use score_pm_reliability::rma_frame::RMA_HEADER_LEN;
 
@@ -16,13 +17,13 @@ struct Node {
     memory: Vec<u8>,
     wire: VecDeque<TestPacket>,
     completed: Vec<CompletedOperation>,
-    messages: Vec<u32>,
+    messages: Vec<SlotIndex>,
 }
 
 enum TestPacket {
     Frame(Frame, Vec<u8>),
     More(Vec<u8>),
-    Message(u32),
+    Message(SlotIndex),
 }
 
 fn node(fill: u8) -> Node {
@@ -158,7 +159,7 @@ fn run(steps: &[TestAction]) -> (Node, Node, usize) {
                 count += 1;
             }
             TestAction::Message => {
-                let message = SendRequest { slot: sent, to: 1, len: 1 };
+                let message = SendRequest { slot: SlotIndex(sent), to: 1, len: 1 };
                 sent += 1;
                 if a.protocol.must_wait(1) {
                     a.protocol.defer(message);
@@ -180,7 +181,7 @@ fn run(steps: &[TestAction]) -> (Node, Node, usize) {
         send(&mut b, &mut a, 0);
         receive(&mut a, 1);
     }
-    assert_eq!(b.messages, (0..sent).collect::<Vec<_>>(), "messages in their order");
+    assert_eq!(b.messages, (0..sent).map(SlotIndex).collect::<Vec<_>>(), "messages in their order");
     (a, b, count)
 }
 
@@ -359,16 +360,19 @@ fn a_message_waits_for_the_pieces_of_a_write_and_for_the_answer_to_a_read() {
     let (mut a, mut b) = (node(1), node(2));
     a.protocol.begin(1, operation(Direction::Write, 0, 0, 3 * FRAME_PAYLOAD_LEN));
     assert!(a.protocol.must_wait(1) && !a.protocol.must_wait(2));
-    a.protocol.defer(SendRequest { slot: 7, to: 1, len: 1 });
+    a.protocol.defer(SendRequest { slot: SlotIndex(7), to: 1, len: 1 });
     for _ in 0..4 {
         send(&mut a, &mut b, 1);
     }
-    assert!(matches!(b.wire.back(), Some(TestPacket::Message(7))), "no wait for a write's answer");
+    assert!(
+        matches!(b.wire.back(), Some(TestPacket::Message(SlotIndex(7)))),
+        "no wait for a write's answer"
+    );
     assert!(!a.protocol.must_wait(1));
     a.protocol.begin(1, operation(Direction::Read, 0, 0, 1));
     send(&mut a, &mut b, 1);
     assert!(a.protocol.must_wait(1));
-    a.protocol.defer(SendRequest { slot: 8, to: 1, len: 1 });
+    a.protocol.defer(SendRequest { slot: SlotIndex(8), to: 1, len: 1 });
     send(&mut a, &mut b, 1);
     assert!(matches!(b.wire.back(), Some(TestPacket::Frame(Frame::ReadRequest { .. }, _))));
     while !b.wire.is_empty() {
@@ -380,7 +384,7 @@ fn a_message_waits_for_the_pieces_of_a_write_and_for_the_answer_to_a_read() {
     }
     assert_eq!(a.completed.len(), 2);
     send(&mut a, &mut b, 1);
-    assert!(matches!(b.wire.back(), Some(TestPacket::Message(8))));
+    assert!(matches!(b.wire.back(), Some(TestPacket::Message(SlotIndex(8)))));
 }
 
 #[test]
@@ -388,14 +392,14 @@ fn operations_on_an_exited_peer_fail_and_messages_continue() {
     let mut node = node(0);
     node.protocol.begin(1, operation(Direction::Read, 0, 0, 8));
     node.protocol.begin(1, operation(Direction::Write, 0, 0, 8));
-    node.protocol.defer(SendRequest { slot: 3, to: 1, len: 1 });
+    node.protocol.defer(SendRequest { slot: SlotIndex(3), to: 1, len: 1 });
     let _ = node.protocol.next(1);
     node.protocol.on_frame(1, Frame::ReadRequest { number: 0, handle: REGION, len: 8 }, 0);
     let completed = node.protocol.on_peer_exited(1);
     assert!(completed.len() == 2 && completed.iter().all(|operation| operation.failed));
     assert!(matches!(
         node.protocol.next(1),
-        NextTransmission::Message(SendRequest { slot: 3, .. })
+        NextTransmission::Message(SendRequest { slot: SlotIndex(3), .. })
     ));
     assert_eq!(node.protocol.next(1), NextTransmission::Nothing);
     assert!(!node.protocol.must_wait(1) && node.protocol.is_idle());
