@@ -20,7 +20,7 @@ use crate::device::net_common::control_messages::ControlMessages;
 use crate::device::net_common::endpoint_queues::{
     ControlMessage, EndpointQueues, ReceivedMessage, SendRequest,
 };
-use crate::device::net_common::indices::SlotIndex;
+use crate::device::net_common::indices::{EntryIndex, SlotIndex};
 use crate::device::net_common::layout::{FRAME_HEADROOM, SendSlotState};
 use crate::device::net_common::node_slab::NodeSlab;
 use crate::device::net_common::slab::{PublishedMessage, Slab};
@@ -61,7 +61,7 @@ pub(crate) struct EthernetEngine {
     /// peer's count of freed slots.
     pub(super) slot_destinations: Box<[u32]>,
     /// The entries of the store hold the received control messages.
-    pub(super) control_messages: ControlMessages<u32>,
+    pub(super) control_messages: ControlMessages<EntryIndex>,
     pub(super) rma_requests: Arc<RmaRequestQueue>,
     pub(super) rma: RmaEngine,
     pub(super) exited_nodes: ExitedNodes,
@@ -204,8 +204,7 @@ impl EthernetEngine {
         // misses no message.
         queues.outstanding.store(self.outstanding() + count, Ordering::Release);
         for _ in 0..count {
-            let Some(word) = queues.submitted.pop() else { break };
-            let message = SendRequest::from_word(word);
+            let Some(message) = queues.submitted.pop() else { break };
             if self.rma.protocol.must_wait(message.to) {
                 self.rma.protocol.defer(message);
             } else {
@@ -289,13 +288,12 @@ impl EthernetEngine {
 
     #[inline]
     fn process_released(&mut self, queues: &EndpointQueues) {
-        while let Some(word) = queues.released.pop() {
-            let ReceivedMessage { entry, from, .. } = ReceivedMessage::from_word(word);
+        while let Some(ReceivedMessage { entry, from, .. }) = queues.released.pop() {
             self.release(entry, from);
         }
     }
 
-    pub(super) fn release(&mut self, entry: u32, from: u32) {
+    pub(super) fn release(&mut self, entry: EntryIndex, from: u32) {
         self.store.release(entry, &mut self.transmitter.wires);
         self.machine.on_released(from);
     }
@@ -348,7 +346,7 @@ impl EthernetEngine {
         // SAFETY: the wire has just returned this packet. The packet is released only after the
         // last use of `bytes`.
         let bytes = unsafe { packet_bytes(ptr, packet.len) };
-        let disposition = self.machine.receive(bytes, link as u8, entry, now);
+        let disposition = self.machine.receive(bytes, link as u8, entry.0, now);
         match disposition {
             BufferDisposition::Free => wire.release(packet.buffer),
             BufferDisposition::Kept => {
@@ -368,7 +366,8 @@ impl EthernetEngine {
     fn deliver(&mut self, queues: &EndpointQueues) -> bool {
         let mut delivered = false;
         while let Some(message) = self.machine.next_delivery() {
-            let (entry, from, len) = (message.buffer, message.peer, u32::from(message.len));
+            let (entry, from) = (EntryIndex(message.buffer), message.peer);
+            let len = u32::from(message.len);
             let received = ReceivedMessage { entry, from, len };
             match message.kind {
                 PacketKind::Data => {
@@ -378,7 +377,7 @@ impl EthernetEngine {
                         self.flush();
                     }
                     // The queue has as many words as there are entries, so there is room.
-                    delivered |= queues.delivered.push(received.word());
+                    delivered |= queues.delivered.push(received);
                 }
                 PacketKind::Remote | PacketKind::Continuation | PacketKind::PayloadLost => {
                     self.on_frame(queues, received, message.kind);
@@ -433,7 +432,7 @@ impl EthernetEngine {
             if let Some(peer) = queues.peers.get(destination) {
                 peer.freed_count.set(peer.freed_count.get().wrapping_add(1));
             }
-            queues.freed.push(u64::from(slot.0));
+            queues.freed.push(slot);
         }
         let dropped = self.machine.counters().dropped;
         if dropped != self.dropped_count_seen {

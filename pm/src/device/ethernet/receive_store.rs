@@ -6,6 +6,7 @@
 #![expect(unsafe_code)]
 
 use super::wire::{RX_COPYBREAK, Received, Wire};
+use crate::device::net_common::indices::EntryIndex;
 use crate::device::net_common::receive_buffers::ReceiveBuffers;
 use score_pm_reliability::PACKET_HEADER_LEN;
 
@@ -22,7 +23,7 @@ struct BufferRef {
 pub(super) struct ReceiveStore {
     pool: ReceiveBuffers,
     buffer_refs: Box<[BufferRef]>,
-    free_entries: Vec<u32>,
+    free_entries: Vec<EntryIndex>,
 }
 
 /// Returns the bytes of a packet, or no bytes if `ptr` is null.
@@ -46,11 +47,12 @@ impl ReceiveStore {
         let pool = ReceiveBuffers::new(mtu);
         let count = pool.count();
         let buffer_refs = vec![BufferRef { link: IN_OWN_BUFFER, buffer: 0 }; count].into();
-        ReceiveStore { pool, buffer_refs, free_entries: (0..count as u32).rev().collect() }
+        let free_entries = (0..count as u32).rev().map(EntryIndex).collect();
+        ReceiveStore { pool, buffer_refs, free_entries }
     }
 
     /// Returns the entry for the next message, or None if all entries are in use.
-    pub(super) fn next_entry(&self) -> Option<u32> {
+    pub(super) fn next_entry(&self) -> Option<EntryIndex> {
         self.free_entries.last().copied()
     }
 
@@ -73,21 +75,21 @@ impl ReceiveStore {
             && wire.free_buffers() * 2 > wire.buffer_count()
             && (payload as usize).is_multiple_of(16);
         if keep_in_wire_buffer {
-            self.buffer_refs[entry as usize] =
+            self.buffer_refs[entry.as_usize()] =
                 BufferRef { link: link as u8, buffer: packet.buffer };
             return payload;
         }
         // SAFETY: the wire returned this address for the packet, which is not released yet.
         let message = unsafe { packet_bytes(ptr, packet.len) };
-        self.pool.fill(entry as usize, message.get(PACKET_HEADER_LEN..).unwrap_or_default());
+        self.pool.fill(entry, message.get(PACKET_HEADER_LEN..).unwrap_or_default());
         wire.release(packet.buffer);
-        self.buffer_refs[entry as usize] = BufferRef { link: IN_OWN_BUFFER, buffer: 0 };
-        self.pool.buffer(entry as usize)
+        self.buffer_refs[entry.as_usize()] = BufferRef { link: IN_OWN_BUFFER, buffer: 0 };
+        self.pool.buffer(entry)
     }
 
     /// Releases the message of `entry`.
-    pub(super) fn release(&mut self, entry: u32, wires: &mut [Wire]) {
-        let Some(buffer_ref) = self.buffer_refs.get(entry as usize) else { return };
+    pub(super) fn release(&mut self, entry: EntryIndex, wires: &mut [Wire]) {
+        let Some(buffer_ref) = self.buffer_refs.get(entry.as_usize()) else { return };
         if let Some(wire) = wires.get_mut(usize::from(buffer_ref.link)) {
             wire.release(buffer_ref.buffer);
         }

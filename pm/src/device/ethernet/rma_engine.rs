@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::rma_protocol::{LocalOperation, OperationRole, RmaProtocol};
-use crate::device::net_common::indices::{RmaSlotBase, RmaSlotIndex, SlotIndex};
+use crate::device::net_common::indices::{EntryIndex, RmaSlotBase, RmaSlotIndex, SlotIndex};
 use crate::device::net_common::layout::SlabGeometry;
 use crate::device::net_common::slot_allocator::SlotAllocator;
 use crate::rma::{AddrHandle, IoSegment, MAX_SEGMENTS, UserMemoryCopier};
@@ -35,7 +35,7 @@ pub(super) struct FrameRun {
     pub(super) len: usize,
     pub(super) count: usize,
     pub(super) parts: [IoSegment; MAX_SEGMENTS],
-    pub(super) entries: [u32; MAX_SEGMENTS],
+    pub(super) entries: [EntryIndex; MAX_SEGMENTS],
 }
 
 impl RmaEngine {
@@ -48,7 +48,7 @@ impl RmaEngine {
             len: 0,
             count: 0,
             parts: [IoSegment::default(); MAX_SEGMENTS],
-            entries: [0; MAX_SEGMENTS],
+            entries: [EntryIndex(0); MAX_SEGMENTS],
         };
         RmaEngine {
             protocol: RmaProtocol::default(),

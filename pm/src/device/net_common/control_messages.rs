@@ -62,11 +62,12 @@ impl<H: Copy> ControlMessages<H> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::indices::EntryIndex;
     use super::super::layout::CONTROL_QUEUE_LEN;
     use super::*;
     use crate::config::CONTROL_MTU;
 
-    fn messages() -> ControlMessages<u32> {
+    fn messages() -> ControlMessages<EntryIndex> {
         ControlMessages::new(&SlabGeometry::new(2, 0..1, 1400).unwrap())
     }
 
@@ -74,12 +75,12 @@ mod tests {
     fn a_message_that_was_not_read_remains_the_next_one() {
         let mut messages = messages();
         let bytes = [0; CONTROL_MTU];
-        messages.add_received(ControlMessage { from: 1, bytes, len: 4 }, 17);
-        messages.add_received(ControlMessage { from: 0, bytes, len: 5 }, 18);
+        messages.add_received(ControlMessage { from: 1, bytes, len: 4 }, EntryIndex(17));
+        messages.add_received(ControlMessage { from: 0, bytes, len: 5 }, EntryIndex(18));
         let too_long = messages.read_next(|_| Err::<(), _>(Error::Invalid));
         assert_eq!((too_long, messages.unread_count()), (Err(Error::Invalid), 2));
-        assert_eq!(messages.read_next(|message| Ok(message.len)), Ok((4, 1, 17)));
-        assert_eq!(messages.read_next(|message| Ok(message.len)), Ok((5, 0, 18)));
+        assert_eq!(messages.read_next(|message| Ok(message.len)), Ok((4, 1, EntryIndex(17))));
+        assert_eq!(messages.read_next(|message| Ok(message.len)), Ok((5, 0, EntryIndex(18))));
         assert_eq!(messages.read_next(|_| Ok(())), Err(Error::NoBuffers));
     }
 

@@ -3,9 +3,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::indices::SlotIndex;
+use super::indices::{EntryIndex, SlotIndex};
 use super::layout::SlabGeometry;
-use super::spsc_queue::SpscQueue;
+use super::spsc_queue::{QueueWord, SpscQueue};
 use crate::config::CONTROL_MTU;
 use crate::progress_lock::WakeupFlag;
 use crate::sync::{AtomicPtr, AtomicU64, Ordering, SingleWriterU64};
@@ -23,37 +23,63 @@ pub(crate) struct SendRequest {
 /// A received message: the entry that holds it, its sender and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReceivedMessage {
-    pub(crate) entry: u32,
+    pub(crate) entry: EntryIndex,
     pub(crate) from: u32,
     pub(crate) len: u32,
 }
 
-// Both structures fit into a word: 20 bits for a slot or entry, 24 for a node, 20 for a length.
-fn pack(number: u32, node: u32, len: u32) -> u64 {
-    u64::from(number) << 44 | u64::from(node) << 20 | u64::from(len)
+/// The word of either structure: 20 bits for the slot or entry, 24 for the node, 20 for the length.
+struct PackedFields<I> {
+    index: I,
+    node: u32,
+    len: u32,
 }
 
-fn unpack(word: u64) -> (u32, u32, u32) {
-    ((word >> 44) as u32, (word >> 20) as u32 & 0xff_ffff, word as u32 & 0xf_ffff)
+impl<I: From<u32> + Into<u32>> PackedFields<I> {
+    #[inline(always)]
+    fn word(self) -> u64 {
+        u64::from(self.index.into()) << 44 | u64::from(self.node) << 20 | u64::from(self.len)
+    }
+
+    #[inline(always)]
+    fn from_word(word: u64) -> PackedFields<I> {
+        let index = I::from((word >> 44) as u32);
+        PackedFields { index, node: (word >> 20) as u32 & 0xff_ffff, len: word as u32 & 0xf_ffff }
+    }
 }
 
-impl SendRequest {
-    pub(crate) fn word(self) -> u64 {
-        pack(self.slot.0, self.to, self.len)
+impl QueueWord for SendRequest {
+    #[inline(always)]
+    fn word(self) -> u64 {
+        PackedFields { index: self.slot, node: self.to, len: self.len }.word()
     }
-    pub(crate) fn from_word(word: u64) -> SendRequest {
-        let (slot, to, len) = unpack(word);
-        SendRequest { slot: SlotIndex(slot), to, len }
+    #[inline(always)]
+    fn from_word(word: u64) -> SendRequest {
+        let PackedFields { index: slot, node: to, len } = PackedFields::from_word(word);
+        SendRequest { slot, to, len }
     }
 }
 
-impl ReceivedMessage {
-    pub(crate) fn word(self) -> u64 {
-        pack(self.entry, self.from, self.len)
+impl QueueWord for ReceivedMessage {
+    #[inline(always)]
+    fn word(self) -> u64 {
+        PackedFields { index: self.entry, node: self.from, len: self.len }.word()
     }
-    pub(crate) fn from_word(word: u64) -> ReceivedMessage {
-        let (entry, from, len) = unpack(word);
+    #[inline(always)]
+    fn from_word(word: u64) -> ReceivedMessage {
+        let PackedFields { index: entry, node: from, len } = PackedFields::from_word(word);
         ReceivedMessage { entry, from, len }
+    }
+}
+
+impl QueueWord for SlotIndex {
+    #[inline(always)]
+    fn word(self) -> u64 {
+        self.0.into()
+    }
+    #[inline(always)]
+    fn from_word(word: u64) -> SlotIndex {
+        SlotIndex(word as u32)
     }
 }
 
@@ -118,12 +144,12 @@ impl PeerTable {
 /// See the module.
 pub(crate) struct EndpointQueues {
     /// `submitted` passes messages from the sender to the engine, and `freed` returns free slots.
-    pub(crate) submitted: SpscQueue,
-    pub(crate) freed: SpscQueue,
+    pub(crate) submitted: SpscQueue<SendRequest>,
+    pub(crate) freed: SpscQueue<SlotIndex>,
     /// `delivered` passes messages from the engine to the receiver, and `released` returns released
-    /// entries.
-    pub(crate) delivered: SpscQueue,
-    pub(crate) released: SpscQueue,
+    /// messages.
+    pub(crate) delivered: SpscQueue<ReceivedMessage>,
+    pub(crate) released: SpscQueue<ReceivedMessage>,
     /// The address of the message of each entry. The engine writes it before it delivers the
     /// message.
     message_ptrs: Box<[AtomicPtr<u8>]>,
@@ -164,15 +190,16 @@ impl EndpointQueues {
     /// Stores the address of an entry's message. Called by the engine before it delivers the
     /// message.
     #[inline(always)]
-    pub(crate) fn set_message_ptr(&self, entry: u32, ptr: *mut u8) {
-        self.message_ptrs[entry as usize].store(ptr, Ordering::Relaxed);
+    pub(crate) fn set_message_ptr(&self, entry: EntryIndex, ptr: *mut u8) {
+        self.message_ptrs[entry.as_usize()].store(ptr, Ordering::Relaxed);
     }
 
     /// Returns the address of an entry's message. Called by the receiver for a message that was
     /// delivered to it.
     #[inline(always)]
-    pub(crate) fn message_ptr(&self, entry: u32) -> *mut u8 {
-        self.message_ptrs.get(entry as usize).map_or(null_mut(), |ptr| ptr.load(Ordering::Relaxed))
+    pub(crate) fn message_ptr(&self, entry: EntryIndex) -> *mut u8 {
+        let ptr = self.message_ptrs.get(entry.as_usize());
+        ptr.map_or(null_mut(), |ptr| ptr.load(Ordering::Relaxed))
     }
 }
 
@@ -185,7 +212,8 @@ mod tests {
     fn a_sent_and_a_received_message_fit_a_word() {
         let sent = SendRequest { slot: SlotIndex(1023), to: MAX_NODE as u32 - 1, len: 65_535 };
         assert_eq!(SendRequest::from_word(sent.word()), sent);
-        let received = ReceivedMessage { entry: 4095, from: MAX_NODE as u32 - 1, len: 1 };
+        let received =
+            ReceivedMessage { entry: EntryIndex(4095), from: MAX_NODE as u32 - 1, len: 1 };
         assert_eq!(ReceivedMessage::from_word(received.word()), received);
     }
 

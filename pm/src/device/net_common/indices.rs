@@ -42,6 +42,8 @@ index_types! {
     LocalIndex
     /// The index of a send slot among all slots of its process.
     SlotIndex
+    /// The index of the entry that holds a received message.
+    EntryIndex
     /// The index of a slot for an RMA frame among these slots of its process.
     RmaSlotIndex
 }

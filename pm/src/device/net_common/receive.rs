@@ -5,6 +5,7 @@
 
 use super::endpoint_queues::ReceivedMessage;
 use super::receive_buffers::AlignedLine;
+use super::spsc_queue::QueueWord;
 use super::{NetworkDevice, NetworkEndpoint, ProgressMode};
 use crate::device::ReceiveInterface;
 use crate::error::{Error, PmResult};
@@ -104,7 +105,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         if self.receive.restored_count.load(Ordering::Relaxed) != 0 {
             return self.receive.restored().front().map(|message| message.from);
         }
-        Some(ReceivedMessage::from_word(self.queues.delivered.peek()?).from)
+        Some(self.queues.delivered.peek()?.from)
     }
 
     #[inline(always)]
@@ -120,9 +121,8 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         if self.receive.restored_count.load(Ordering::Relaxed) != 0 {
             return self.take_restored();
         }
-        let word = self.queues.delivered.pop().ok_or(Error::NoBuffers)?;
-        let received = ReceivedMessage::from_word(word);
-        self.receive.held_message.set(word);
+        let received = self.queues.delivered.pop().ok_or(Error::NoBuffers)?;
+        self.receive.held_message.set(received.word());
         Ok((received.from, self.queues.message_ptr(received.entry), received.len as usize))
     }
 
@@ -145,7 +145,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
             return;
         }
         // The queue has room for all entries, so it is never full.
-        self.queues.released.push(held_message);
+        self.queues.released.push(ReceivedMessage::from_word(held_message));
     }
 
     /// Returns the number of waiting messages.

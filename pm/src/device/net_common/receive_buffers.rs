@@ -3,6 +3,7 @@
 // UNSAFETY: returns addresses of memory that it owns.
 #![expect(unsafe_code)]
 
+use super::indices::EntryIndex;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
@@ -40,7 +41,7 @@ pub(crate) fn buffer_count(mtu: usize) -> usize {
         .ilog2()
 }
 
-/// Buffers of equal length, numbered from 0.
+/// Buffers of equal length, one for each entry.
 pub(crate) struct ReceiveBuffers {
     memory: NonNull<u8>,
     layout: Layout,
@@ -79,20 +80,20 @@ impl ReceiveBuffers {
         self.count
     }
 
-    /// Returns the address of buffer `number`.
+    /// Returns the address of the buffer of `entry`.
     #[inline(always)]
-    pub(crate) fn buffer(&self, number: usize) -> *mut u8 {
-        assert!(number < self.count);
+    pub(crate) fn buffer(&self, entry: EntryIndex) -> *mut u8 {
+        assert!(entry.as_usize() < self.count);
         // SAFETY: the address is inside the allocation.
-        unsafe { self.start.as_ptr().add(number * self.stride) }
+        unsafe { self.start.as_ptr().add(entry.as_usize() * self.stride) }
     }
 
-    /// Copies a message to buffer `number`, which no other code may use.
+    /// Copies a message to the buffer of `entry`, which no other code may use.
     #[inline(always)]
-    pub(crate) fn fill(&self, number: usize, message: &[u8]) {
+    pub(crate) fn fill(&self, entry: EntryIndex, message: &[u8]) {
         let len = message.len().min(self.stride);
         // SAFETY: the buffer has `stride` bytes, and `message` is other memory.
-        unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), self.buffer(number), len) };
+        unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), self.buffer(entry), len) };
     }
 }
 
@@ -112,9 +113,10 @@ mod tests {
         for mtu in [1024, 1411, 8911, 65_000] {
             let pool = ReceiveBuffers::new(mtu);
             assert!(pool.count().is_power_of_two() && pool.count() >= MIN_BUFFERS);
-            assert!(pool.buffer(1) as usize - pool.buffer(0) as usize >= mtu);
-            assert_eq!(pool.buffer(1) as usize % LINE, 0);
-            pool.fill(pool.count() - 1, &vec![7; mtu]);
+            let [first, second] = [0, 1].map(|entry| pool.buffer(EntryIndex(entry)) as usize);
+            assert!(second - first >= mtu);
+            assert_eq!(second % LINE, 0);
+            pool.fill(EntryIndex(pool.count() as u32 - 1), &vec![7; mtu]);
         }
     }
 }

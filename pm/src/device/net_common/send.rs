@@ -240,7 +240,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
     #[inline(always)]
     pub(in crate::device) fn collect_freed_slots(&self) {
         while let Some(slot) = self.queues.freed.pop() {
-            self.send.slots.release(SlotIndex(slot as u32));
+            self.send.slots.release(slot);
         }
     }
 
@@ -249,7 +249,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
     pub(in crate::device) fn hand_over(&self, peer: &PeerSendState, message: SendRequest) {
         self.publish_slot(peer, message);
         // The queue has room for all slots, so it is never full.
-        self.queues.submitted.push(message.word());
+        self.queues.submitted.push(message);
     }
 
     /// Publishes a message without queueing it.

@@ -199,7 +199,7 @@ impl VerbsEngine {
         if let Some(peer) = queues.peers.get(to) {
             peer.freed_count.set(peer.freed_count.get().wrapping_add(1));
         }
-        queues.freed.push(u64::from(message.slot.0));
+        queues.freed.push(message.slot);
     }
 
     /// Requests a completion for the last work request of each peer, if that request is not

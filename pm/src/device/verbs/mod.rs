@@ -191,7 +191,7 @@ impl NetworkDevice for Verbs {
         endpoint.publish_slot(peer, message);
         let Some(mut engine) = endpoint.progress_lock.try_lock() else {
             // The queue has as many entries as there are slots, so there is room.
-            endpoint.queues.submitted.push(message.word());
+            endpoint.queues.submitted.push(message);
             return endpoint.serve(ProgressMode::Send);
         };
         engine.send_now(&endpoint.queues, message);

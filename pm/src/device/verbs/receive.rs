@@ -12,6 +12,7 @@ use super::receive_buffers::HEADER_LEN;
 use crate::config::CONTROL_MTU;
 use crate::debug;
 use crate::device::net_common::endpoint_queues::{ControlMessage, EndpointQueues, ReceivedMessage};
+use crate::device::net_common::indices::EntryIndex;
 use crate::sync::Ordering;
 
 /// The largest number of batches per pass.
@@ -74,7 +75,7 @@ impl VerbsEngine {
 
     #[inline(always)]
     fn on_receive_completion(&mut self, queues: &EndpointQueues, completion: &WorkCompletion) {
-        let entry = completion.wr_id as usize;
+        let entry = EntryIndex(completion.wr_id as u32);
         let Some((buffer, _)) = self.receive_buffers.buffer_addr(entry) else { return };
         // SAFETY: a buffer that the adapter has filled and no other code uses.
         let words = unsafe { buffer.cast::<[u32; 4]>().read_unaligned() };
@@ -110,11 +111,9 @@ impl VerbsEngine {
             return self.receive_buffers.post_buffer(&self.adapter, entry);
         }
         // SAFETY: inside the buffer.
-        queues.set_message_ptr(entry as u32, unsafe { buffer.add(HEADER_LEN) });
+        queues.set_message_ptr(entry, unsafe { buffer.add(HEADER_LEN) });
         // The queue has as many entries as there are buffers, so there is room.
-        queues
-            .delivered
-            .push(ReceivedMessage { entry: entry as u32, from, len: header.len }.word());
+        queues.delivered.push(ReceivedMessage { entry, from, len: header.len });
         self.has_delivered = true;
         self.slab.count_accepted();
         let accepted = self.slab.accepted_from(from);
@@ -123,9 +122,8 @@ impl VerbsEngine {
 
     #[inline]
     pub(super) fn repost_released(&mut self, queues: &EndpointQueues) {
-        while let Some(word) = queues.released.pop() {
-            let ReceivedMessage { entry, from, .. } = ReceivedMessage::from_word(word);
-            self.receive_buffers.post_buffer(&self.adapter, entry as usize);
+        while let Some(ReceivedMessage { entry, from, .. }) = queues.released.pop() {
+            self.receive_buffers.post_buffer(&self.adapter, entry);
             let peer = &mut self.peers[from];
             peer.consumed[0] = peer.consumed[0].wrapping_add(1);
             if self.credits.is_report_due(peer.consumed[0], peer.advertised) {

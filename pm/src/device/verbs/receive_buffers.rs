@@ -6,6 +6,7 @@
 use super::adapter::{AccessRights, Adapter, DmaBuffer, MemoryRegion};
 use super::bindings::Sge;
 use crate::debug;
+use crate::device::net_common::indices::EntryIndex;
 use crate::device::net_common::layout::CONTROL_QUEUE_LEN;
 use std::sync::Arc;
 
@@ -28,8 +29,8 @@ pub(super) fn window(nodes: usize) -> usize {
 /// The receive buffers.
 pub(super) struct SharedReceiveBuffers {
     peer_regions: Box<[Option<MemoryRegion<Arc<DmaBuffer>>>]>,
-    /// The number of buffers of a peer. The index among them takes `index_bits` bits of a buffer's
-    /// number.
+    /// The number of buffers of a peer. The index among them takes `index_bits` bits of the
+    /// buffer's entry.
     buffers_per_peer: usize,
     index_bits: u32,
     /// Bytes from one buffer to the next.
@@ -68,27 +69,27 @@ impl SharedReceiveBuffers {
             AccessRights::Local,
         )?;
         self.peer_regions[node as usize] = Some(region);
-        for index in 0..self.buffers_per_peer {
-            self.post_buffer(adapter, (node as usize) << self.index_bits | index);
+        for index in 0..self.buffers_per_peer as u32 {
+            self.post_buffer(adapter, EntryIndex(node << self.index_bits | index));
         }
         Ok(())
     }
 
     /// The address of a buffer, and its key.
     #[inline(always)]
-    pub(super) fn buffer_addr(&self, entry: usize) -> Option<(*mut u8, u32)> {
-        let region = self.peer_regions.get(entry >> self.index_bits)?.as_ref()?;
-        let index = entry & ((1 << self.index_bits) - 1);
+    pub(super) fn buffer_addr(&self, entry: EntryIndex) -> Option<(*mut u8, u32)> {
+        let region = self.peer_regions.get(entry.as_usize() >> self.index_bits)?.as_ref()?;
+        let index = entry.as_usize() & ((1 << self.index_bits) - 1);
         let addr = region.memory.addr(index * self.buffer_stride, self.buffer_stride);
         Some((addr, region.lkey))
     }
 
     #[inline(always)]
-    pub(super) fn post_buffer(&self, adapter: &Adapter, entry: usize) {
+    pub(super) fn post_buffer(&self, adapter: &Adapter, entry: EntryIndex) {
         let Some((buffer, lkey)) = self.buffer_addr(entry) else { return };
         let length = (HEADER_LEN + self.mtu) as u32;
         let sge = Sge { addr: buffer.addr() as u64, length, lkey };
-        if !adapter.post_receive(entry as u64, sge) {
+        if !adapter.post_receive(entry.0.into(), sge) {
             debug::log(debug::ERROR, || "verbs: the adapter refuses a receive buffer".into());
         }
     }
@@ -104,7 +105,7 @@ fn index_bits(nodes: usize) -> u32 {
     buffers_per_peer(nodes).next_power_of_two().ilog2()
 }
 
-/// The range of buffer numbers: a power of two.
+/// The range of entries: a power of two.
 pub(super) fn entry_count(nodes: usize) -> usize {
     (nodes << index_bits(nodes)).next_power_of_two()
 }

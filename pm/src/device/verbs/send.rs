@@ -21,8 +21,8 @@ impl VerbsEngine {
         // the count therefore finds them in one of the two.
         queues.outstanding.store(self.outstanding + count, Ordering::Release);
         for _ in 0..count {
-            let Some(word) = queues.submitted.pop() else { break };
-            self.submit(queues, SendRequest::from_word(word), MessageClass::Data);
+            let Some(message) = queues.submitted.pop() else { break };
+            self.submit(queues, message, MessageClass::Data);
         }
     }
 
