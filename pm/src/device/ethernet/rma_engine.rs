@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::rma_protocol::{LocalOperation, OperationRole, RmaProtocol};
+use super::rma_protocol::{LocalOperation, OperationNumber, OperationRole, RmaProtocol};
 use crate::device::net_common::indices::{EntryIndex, RmaSlotBase, RmaSlotIndex, SlotIndex};
 use crate::device::net_common::layout::SlabGeometry;
 use crate::device::net_common::slot_allocator::SlotAllocator;
@@ -30,7 +30,7 @@ pub(super) struct RmaEngine {
 pub(super) struct FrameRun {
     pub(super) peer: u32,
     pub(super) side: OperationRole,
-    pub(super) number: u32,
+    pub(super) number: OperationNumber,
     pub(super) to: AddrHandle,
     pub(super) len: usize,
     pub(super) count: usize,
@@ -43,7 +43,7 @@ impl RmaEngine {
         let frame_run = FrameRun {
             peer: 0,
             side: OperationRole::Target,
-            number: 0,
+            number: OperationNumber::default(),
             to: AddrHandle::from_bits(0),
             len: 0,
             count: 0,

@@ -7,7 +7,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::rma_protocol::OperationRole;
+use super::rma_protocol::{OperationNumber, OperationRole};
 use super::wire::UserBytes;
 use crate::device::net_common::indices::{RmaSlotBase, RmaSlotIndex, SlotIndex};
 use crate::rma::AddrHandle;
@@ -21,7 +21,7 @@ pub(super) struct ZeroCopyFrame {
     /// mapped.
     pub(super) region: Option<AddrHandle>,
     pub(super) side: OperationRole,
-    pub(super) number: u32,
+    pub(super) number: OperationNumber,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -165,7 +165,8 @@ mod tests {
 
     fn frame(peer: u32, addr: usize) -> ZeroCopyFrame {
         let bytes = UserBytes { addr, len: 10 };
-        ZeroCopyFrame { peer, bytes, region: None, side: OperationRole::Origin, number: 1 }
+        let (side, number) = (OperationRole::Origin, OperationNumber(1));
+        ZeroCopyFrame { peer, bytes, region: None, side, number }
     }
 
     #[test]

@@ -35,6 +35,16 @@ pub(super) const MAX_OPERATIONS: usize = 64;
 /// The most pending responses to one node. A correct peer has at most this many operations pending.
 const MAX_PENDING_RESPONSES: usize = MAX_OPERATIONS;
 
+/// The number of an operation among the operations of its origin on one peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct OperationNumber(pub(super) u32);
+
+impl OperationNumber {
+    fn next(self) -> OperationNumber {
+        OperationNumber(self.0.wrapping_add(1))
+    }
+}
+
 /// An operation of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LocalOperation {
@@ -93,7 +103,7 @@ pub(super) struct FragmentStream {
     /// The location of the next byte.
     pub(super) source: PayloadSource,
     pub(super) remaining: usize,
-    number: u32,
+    number: OperationNumber,
     /// For a write, the handle at the target. For a read, the offset in the response.
     position: u64,
     /// Whether its bytes directly follow those of the latest frame.
@@ -103,7 +113,8 @@ pub(super) struct FragmentStream {
 impl FragmentStream {
     /// Returns the frame for `len` bytes that begin `offset` bytes after the next byte.
     pub(super) fn frame(&self, offset: usize, len: usize) -> Frame {
-        let (number, position, last) = (self.number, self.position, offset + len == self.remaining);
+        let (number, position) = (self.number.0, self.position);
+        let last = offset + len == self.remaining;
         match self.side {
             OperationRole::Origin => {
                 let handle = (AddrHandle::from_bits(position) + offset as u64).bits();
@@ -135,13 +146,13 @@ impl FragmentStream {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CopyTarget {
     pub(super) side: OperationRole,
-    pub(super) number: u32,
+    pub(super) number: OperationNumber,
     pub(super) to: AddrHandle,
 }
 
 impl FragmentStream {
     /// Returns the number of the operation.
-    pub(super) fn number(&self) -> u32 {
+    pub(super) fn number(&self) -> OperationNumber {
         self.number
     }
 }
@@ -325,7 +336,7 @@ impl RmaProtocol {
         peer.received_continuation = frame.continuation(bytes);
         let result = match frame {
             Frame::WriteData { number, last, handle } => {
-                let to = AddrHandle::from_bits(handle);
+                let (number, to) = (OperationNumber(number), AddrHandle::from_bits(handle));
                 let copy = CopyTarget { side: OperationRole::Target, number, to };
                 peer.target
                     .on_write_fragment(number, bytes, last)
@@ -333,12 +344,13 @@ impl RmaProtocol {
             }
             Frame::ReadRequest { number, handle, len } => peer
                 .target
-                .on_read_request(number, AddrHandle::from_bits(handle), len)
+                .on_read_request(OperationNumber(number), AddrHandle::from_bits(handle), len)
                 .then_some(None),
             Frame::WriteAck { number, failed } => {
-                peer.origin.on_written(number, failed).then_some(None)
+                peer.origin.on_written(OperationNumber(number), failed).then_some(None)
             }
             Frame::ReadResponse { number, last, failed, offset } => {
+                let number = OperationNumber(number);
                 let to = peer.origin.on_data(number, last, failed, offset, bytes);
                 to.map(|to| to.map(|to| CopyTarget { side: OperationRole::Origin, number, to }))
             }
@@ -355,7 +367,12 @@ impl RmaProtocol {
 
     /// Marks an operation as failed, because bytes of one of its frames cannot be written to their
     /// location.
-    pub(super) fn fail_operation(&mut self, node: u32, side: OperationRole, number: u32) {
+    pub(super) fn fail_operation(
+        &mut self,
+        node: u32,
+        side: OperationRole,
+        number: OperationNumber,
+    ) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         match side {
             OperationRole::Origin => peer.origin.fail_operation(number),

@@ -1,6 +1,8 @@
 //! The operations of this node on one peer in their order, and the messages that wait for them.
 
-use super::{FragmentStream, LocalOperation, NextTransmission, OperationRole, PayloadSource};
+use super::{
+    FragmentStream, LocalOperation, NextTransmission, OperationNumber, OperationRole, PayloadSource,
+};
 use crate::device::net_common::endpoint_queues::SendRequest;
 use crate::rma::{AddrHandle, Direction};
 use score_pm_reliability::rma_frame::Frame;
@@ -13,7 +15,7 @@ enum QueuedItem {
 
 /// An operation of which all frames were sent to the peer.
 struct OutstandingOperation {
-    number: u32,
+    number: OperationNumber,
     operation: LocalOperation,
     /// The number of bytes of a read that were received.
     received_len: usize,
@@ -32,7 +34,7 @@ pub(super) struct Origin {
     outstanding: VecDeque<OutstandingOperation>,
     /// The number of reads in `outstanding`.
     pending_reads: usize,
-    next_number: u32,
+    next_number: OperationNumber,
 }
 
 impl Origin {
@@ -82,7 +84,7 @@ impl Origin {
         self.move_to_outstanding(false);
         let LocalOperation { remote, len, .. } = operation;
         NextTransmission::Frame(Frame::ReadRequest {
-            number,
+            number: number.0,
             handle: remote.bits(),
             len: len as u64,
         })
@@ -94,7 +96,7 @@ impl Origin {
         if self.write_failed {
             self.move_to_outstanding(true);
             return NextTransmission::Frame(Frame::WriteData {
-                number,
+                number: number.0,
                 last: true,
                 handle: position,
             });
@@ -123,7 +125,7 @@ impl Origin {
                 finished: false,
             });
         }
-        self.next_number = self.next_number.wrapping_add(1);
+        self.next_number = self.next_number.next();
         (self.sent_len, self.write_failed) = (0, false);
     }
 
@@ -146,7 +148,7 @@ impl Origin {
     /// answers in the order of the operations.
     fn expect_answer(
         &mut self,
-        number: u32,
+        number: OperationNumber,
         direction: Direction,
     ) -> Option<&mut OutstandingOperation> {
         let next = self.outstanding.iter_mut().find(|entry| !entry.finished)?;
@@ -154,7 +156,7 @@ impl Origin {
     }
 
     /// Handles the answer to a write. Returns false if it was not requested.
-    pub(super) fn on_written(&mut self, number: u32, failed: bool) -> bool {
+    pub(super) fn on_written(&mut self, number: OperationNumber, failed: bool) -> bool {
         let Some(entry) = self.expect_answer(number, Direction::Write) else { return false };
         entry.finished = true;
         entry.failed |= failed;
@@ -165,7 +167,7 @@ impl Origin {
     /// if the bytes must be discarded, and None if they were not requested.
     pub(super) fn on_data(
         &mut self,
-        number: u32,
+        number: OperationNumber,
         last: bool,
         failed: bool,
         offset: u64,
@@ -184,7 +186,7 @@ impl Origin {
         Some(is_valid.then_some(to))
     }
 
-    pub(super) fn fail_operation(&mut self, number: u32) {
+    pub(super) fn fail_operation(&mut self, number: OperationNumber) {
         if let Some(entry) = self.outstanding.iter_mut().find(|entry| entry.number == number) {
             entry.failed = true;
         } else if self.next_number == number {

@@ -2,7 +2,8 @@
 //! responses.
 
 use super::{
-    FragmentStream, MAX_PENDING_RESPONSES, NextTransmission, OperationRole, PayloadSource,
+    FragmentStream, MAX_PENDING_RESPONSES, NextTransmission, OperationNumber, OperationRole,
+    PayloadSource,
 };
 use crate::config::RMA_MTU;
 use crate::rma::AddrHandle;
@@ -10,14 +11,14 @@ use score_pm_reliability::rma_frame::Frame;
 use std::collections::VecDeque;
 
 enum PendingResponse {
-    Written { number: u32, failed: bool },
-    Data { number: u32, handle: AddrHandle, len: usize, sent: usize, failed: bool },
+    Written { number: OperationNumber, failed: bool },
+    Data { number: OperationNumber, handle: AddrHandle, len: usize, sent: usize, failed: bool },
 }
 
 #[derive(Default)]
 pub(super) struct RmaTarget {
     /// The write whose last fragment was not received yet, and whether it has failed.
-    incoming_write: Option<(u32, bool)>,
+    incoming_write: Option<(OperationNumber, bool)>,
     pending_responses: VecDeque<PendingResponse>,
 }
 
@@ -26,7 +27,7 @@ impl RmaTarget {
     /// fragment is refused because too many responses are pending.
     pub(super) fn on_write_fragment(
         &mut self,
-        number: u32,
+        number: OperationNumber,
         bytes: usize,
         last: bool,
     ) -> Option<bool> {
@@ -43,7 +44,12 @@ impl RmaTarget {
     }
 
     /// Queues the response to a read. Returns false if too many responses are pending.
-    pub(super) fn on_read_request(&mut self, number: u32, handle: AddrHandle, len: u64) -> bool {
+    pub(super) fn on_read_request(
+        &mut self,
+        number: OperationNumber,
+        handle: AddrHandle,
+        len: u64,
+    ) -> bool {
         if self.pending_responses.len() >= MAX_PENDING_RESPONSES {
             return false;
         }
@@ -60,7 +66,7 @@ impl RmaTarget {
     }
 
     /// Marks a write as failed, because bytes of a fragment cannot be written.
-    pub(super) fn fail_write(&mut self, failed_number: u32) {
+    pub(super) fn fail_write(&mut self, failed_number: OperationNumber) {
         if let Some((number, failed)) = &mut self.incoming_write
             && *number == failed_number
         {
@@ -79,10 +85,11 @@ impl RmaTarget {
         let next = match self.pending_responses.front() {
             None => return NextTransmission::Nothing,
             Some(&PendingResponse::Written { number, failed }) => {
-                Frame::WriteAck { number, failed }
+                Frame::WriteAck { number: number.0, failed }
             }
             Some(&PendingResponse::Data { number, sent, failed: true, .. }) => {
-                Frame::ReadResponse { number, last: true, failed: true, offset: sent as u64 }
+                let (number, offset) = (number.0, sent as u64);
+                Frame::ReadResponse { number, last: true, failed: true, offset }
             }
             Some(&PendingResponse::Data { number, handle, len, sent, .. }) => {
                 let (side, position) = (OperationRole::Target, sent as u64);
