@@ -88,7 +88,7 @@ impl EthernetEngine {
             self.slot_destinations[slot.as_usize()] = to;
             let message = RecoveredMessage {
                 peer: to,
-                sequence: sequence.unwrap_or(0),
+                sequence: sequence.unwrap_or_default().0,
                 slot: slot.0,
                 len: u16::try_from(published.len).unwrap_or(0),
                 kind: published.kind,

@@ -23,7 +23,7 @@ use crate::device::net_common::endpoint_queues::{
 use crate::device::net_common::indices::{EntryIndex, SlotIndex};
 use crate::device::net_common::layout::{FRAME_HEADROOM, SendSlotState};
 use crate::device::net_common::node_slab::NodeSlab;
-use crate::device::net_common::slab::{PublishedMessage, Slab};
+use crate::device::net_common::slab::{PublishedMessage, SequenceNumber, Slab};
 use crate::device::net_common::{self, EndpointIdentity, ProgressMode, receive_buffers};
 use crate::error::{Error, PmResult, from_errno};
 use crate::sync::Ordering;
@@ -226,6 +226,7 @@ impl EthernetEngine {
         self.copy_back_for(to);
         self.slot_destinations[slot.as_usize()] = to;
         let result = self.machine.submit(to, slot.0, len as u16, PacketKind::Data);
+        let result = result.map(SequenceNumber);
         debug_assert!(result.is_ok(), "{result:?}");
         if let Ok(sequence) = result {
             self.slab.set_sequence(slot, sequence);
@@ -248,6 +249,7 @@ impl EthernetEngine {
         self.copy_back_for(to);
         self.slot_destinations[slot.as_usize()] = to;
         let result = self.machine.submit(to, slot.0, len as u16, PacketKind::Data);
+        let result = result.map(SequenceNumber);
         debug_assert!(result.is_ok(), "{result:?}");
         let published = SendSlotState::new(len as usize, PacketKind::Data);
         let content = PublishedMessage { to, order: 0, sequence: result.ok(), published };
@@ -260,9 +262,9 @@ impl EthernetEngine {
     /// Stores the next sequence number for the owner, which adopts this endpoint after the process
     /// has exited.
     #[inline]
-    fn store_next_sequence(&self, to: u32, sequence: u32) {
+    fn store_next_sequence(&self, to: u32, sequence: SequenceNumber) {
         let next_sequence = self.slab.next_sequence(to);
-        next_sequence.store(u64::from(sequence.wrapping_add(1)), Ordering::Release);
+        next_sequence.store(sequence.next().0.into(), Ordering::Release);
     }
 
     /// Publishes a slot that no sender uses, and submits it to the reliability machine as a packet
@@ -274,7 +276,7 @@ impl EthernetEngine {
         published: SendSlotState,
         (len, kind): (usize, PacketKind),
     ) -> PmResult<()> {
-        let sequence = self.machine.next_sequence(to);
+        let sequence = SequenceNumber(self.machine.next_sequence(to));
         let content = PublishedMessage { to, order: 0, sequence: Some(sequence), published };
         self.slab.publish(slot, content);
         self.slot_destinations[slot.as_usize()] = to;

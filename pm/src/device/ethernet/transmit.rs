@@ -10,6 +10,7 @@ use crate::device::net_common::EndpointIdentity;
 use crate::device::net_common::address_table::{AddressKey, AddressTable};
 use crate::device::net_common::indices::SlotIndex;
 use crate::device::net_common::node_slab::NodeSlab;
+use crate::device::net_common::slab::SequenceNumber;
 use crate::error::{Error, PmResult};
 use score_pm_reliability::packet_header::{Header, PacketKind};
 use score_pm_reliability::{PACKET_HEADER_LEN, ReliabilityMachine, Transmit};
@@ -216,7 +217,8 @@ impl Transmitter {
             let is_current = |packet: &Transmit| match slot_of(packet) {
                 None => true,
                 Some(slot) => slab.content(slot).is_some_and(|content| {
-                    content.to == packet.peer && content.sequence == Some(packet.header.sequence)
+                    let sequence = SequenceNumber(packet.header.sequence);
+                    content.to == packet.peer && content.sequence == Some(sequence)
                 }),
             };
             let count = self.unsent.len().min(BATCH);

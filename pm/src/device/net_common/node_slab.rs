@@ -5,7 +5,7 @@
 
 use super::indices::{LocalIndex, SlotIndex};
 use super::layout::{ControlQueue, LocalNodeRecord, SendSlotState, SlabGeometry};
-use super::slab::{PublishedMessage, Slab};
+use super::slab::{PublishedMessage, SequenceNumber, Slab};
 use crate::error::{Error, PmResult};
 use crate::sync::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -73,7 +73,7 @@ impl NodeSlab {
 
     /// Stores the sequence number of a published message.
     #[inline(always)]
-    pub(crate) fn set_sequence(&self, slot: SlotIndex, sequence: u32) {
+    pub(crate) fn set_sequence(&self, slot: SlotIndex, sequence: SequenceNumber) {
         self.slab.set_sequence(self.local_index, slot, sequence);
     }
 
@@ -155,7 +155,8 @@ mod tests {
         let [mut first, second] = [2, 4].map(|node| NodeSlab::new(slab.clone(), node).unwrap());
         assert!(NodeSlab::new(slab.clone(), 5).is_err());
         let published = SendSlotState::new(9, PacketKind::Data);
-        let content = PublishedMessage { to: 5, order: 0, sequence: Some(7), published };
+        let sequence = Some(SequenceNumber(7));
+        let content = PublishedMessage { to: 5, order: 0, sequence, published };
         let slot = SlotIndex(3);
         first.publish(slot, content);
         assert_eq!((first.content(slot), second.content(slot)), (Some(content), None));

@@ -31,6 +31,17 @@ pub(crate) struct Slab {
     memory: OwnedFd,
 }
 
+/// The sequence number of a message or packet among those to one node. The numbers wrap around.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SequenceNumber(pub(crate) u32);
+
+impl SequenceNumber {
+    #[inline(always)]
+    pub(crate) fn next(self) -> SequenceNumber {
+        SequenceNumber(self.0.wrapping_add(1))
+    }
+}
+
 /// The content of a slot as its sender has published it. It is not validated yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PublishedMessage {
@@ -38,7 +49,7 @@ pub(crate) struct PublishedMessage {
     /// The position of the message among the messages to that node that have no sequence number.
     pub(crate) order: u32,
     /// The sequence number of the message. The engine assigns it when it takes the message.
-    pub(crate) sequence: Option<u32>,
+    pub(crate) sequence: Option<SequenceNumber>,
     pub(crate) published: SendSlotState,
 }
 
@@ -211,16 +222,21 @@ impl Slab {
         header.to.store(content.to, Ordering::Relaxed);
         header.send_order.store(content.order, Ordering::Relaxed);
         let sequence_flag = if content.sequence.is_some() { SEQUENCE_ASSIGNED } else { 0 };
-        header.sequence.store(content.sequence.unwrap_or(0), Ordering::Relaxed);
+        header.sequence.store(content.sequence.unwrap_or_default().0, Ordering::Relaxed);
         // SYNC: slab-slot (an owner that adopts the slot sees its contents)
         header.state.store(content.published.word() | sequence_flag, Ordering::Release);
     }
 
     /// Stores the sequence number of a published message.
     #[inline(always)]
-    pub(crate) fn set_sequence(&self, local_index: LocalIndex, slot: SlotIndex, sequence: u32) {
+    pub(crate) fn set_sequence(
+        &self,
+        local_index: LocalIndex,
+        slot: SlotIndex,
+        sequence: SequenceNumber,
+    ) {
         let header = self.slot_header(local_index, slot);
-        header.sequence.store(sequence, Ordering::Relaxed);
+        header.sequence.store(sequence.0, Ordering::Relaxed);
         let word = header.state.load(Ordering::Relaxed);
         // SYNC: slab-slot
         header.state.store(word | SEQUENCE_ASSIGNED, Ordering::Release);
@@ -262,7 +278,7 @@ impl Slab {
         let published = SendSlotState::from_word(word)?;
         let to = header.to.load(Ordering::Relaxed);
         let order = header.send_order.load(Ordering::Relaxed);
-        let sequence = header.sequence.load(Ordering::Relaxed);
+        let sequence = SequenceNumber(header.sequence.load(Ordering::Relaxed));
         let sequence = (word & SEQUENCE_ASSIGNED != 0).then_some(sequence);
         Some(PublishedMessage { to, order, sequence, published })
     }
@@ -340,10 +356,11 @@ mod tests {
         let content = PublishedMessage { to: 5, order: 2, sequence: None, published };
         slab.publish(node, slot, content);
         assert_eq!(other.content(node, slot), Some(content));
-        slab.set_sequence(node, slot, 7);
+        let sequence = SequenceNumber(7);
+        slab.set_sequence(node, slot, sequence);
         assert_eq!(
             other.content(node, slot),
-            Some(PublishedMessage { sequence: Some(7), ..content })
+            Some(PublishedMessage { sequence: Some(sequence), ..content })
         );
         assert_eq!(other.content(LocalIndex(0), slot), None);
         other.free(node, slot);

@@ -67,7 +67,7 @@ impl VerbsEngine {
             }
             let control = kind == packet_header::PacketKind::Control;
             let kind = if control { MessageClass::Control } else { MessageClass::Data };
-            let sequence = content.sequence.unwrap_or(0);
+            let sequence = content.sequence.unwrap_or_default().0;
             remaining.push((content.to, QueuedMessage { slot, len: len as u32, kind, sequence }));
         }
         remaining.sort_by(|(to, a), (to_b, b)| {

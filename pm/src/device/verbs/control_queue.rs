@@ -7,7 +7,7 @@ use super::outgoing_queue::MessageClass;
 use crate::config::CONTROL_MTU;
 use crate::device::net_common::endpoint_queues::{EndpointQueues, SendRequest};
 use crate::device::net_common::layout::{CONTROL_QUEUE_LEN, SendSlotState};
-use crate::device::net_common::slab::PublishedMessage;
+use crate::device::net_common::slab::{PublishedMessage, SequenceNumber};
 use crate::error::{Error, PmResult};
 use score_pm_reliability::packet_header;
 
@@ -48,7 +48,8 @@ impl VerbsEngine {
         let slot = self.control_messages.take_slot()?;
         self.slab.write(slot, message);
         let published = SendSlotState::new(message.len(), packet_header::PacketKind::Control);
-        let content = PublishedMessage { to, order: 0, sequence: Some(sent), published };
+        let sequence = Some(SequenceNumber(sent));
+        let content = PublishedMessage { to, order: 0, sequence, published };
         self.slab.publish(slot, content);
         let request = SendRequest { slot, to, len: message.len() as u32 };
         self.submit(queues, request, MessageClass::Control);

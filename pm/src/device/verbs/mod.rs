@@ -55,7 +55,7 @@ mod send;
 use super::net_common::address_table::AddressTable;
 use super::net_common::endpoint_queues::{PeerSendState, SendRequest};
 use super::net_common::layout::SendSlotState;
-use super::net_common::slab::{PublishedMessage, Slab};
+use super::net_common::slab::{PublishedMessage, SequenceNumber, Slab};
 use super::net_common::{
     self, EndpointIdentity, Engine as _, NetworkDevice, ProgressMode, count_unread,
 };
@@ -178,12 +178,8 @@ impl NetworkDevice for Verbs {
     #[inline(always)]
     fn content(_: &VerbsEndpoint, node: u32, peer: &PeerSendState, len: usize) -> PublishedMessage {
         let published = SendSlotState::new(len, PacketKind::Data);
-        PublishedMessage {
-            to: node,
-            order: 0,
-            sequence: Some(peer.sent_count.get() as u32),
-            published,
-        }
+        let sequence = Some(SequenceNumber(peer.sent_count.get() as u32));
+        PublishedMessage { to: node, order: 0, sequence, published }
     }
     /// Sends without the queue, unless another thread makes progress.
     #[inline(always)]
