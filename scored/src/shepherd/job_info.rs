@@ -56,7 +56,7 @@ impl LocalNodes {
 pub struct ShepherdContext {
     /// The job's directory.
     pub directory: PathBuf,
-    /// The folder with programs of the user's earlier jobs, if programs of this job are copied.
+    /// The directory with programs of the user's earlier jobs, if programs of this job are copied.
     pub program_folder: Option<PathBuf>,
     /// /proc of the outer PID namespace, if this process is init of an inner one.
     pub outer_proc: Option<OwnedFd>,

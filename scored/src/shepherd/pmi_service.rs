@@ -22,7 +22,7 @@ use super::inspection::PmiSocketActivity;
 use super::job_info::{JobInfo, LocalNodes, ProcessKey};
 use crate::sys::descriptor::is_socket_empty;
 
-/// The folder in which the kernel shows POSIX shared memory.
+/// The directory in which the kernel shows POSIX shared memory.
 const SHARED_MEMORY_FOLDER: &str = "/dev/shm";
 /// Number of bytes that are read from one process before the next process is served. Each request
 /// in them may have an answer of more than 1 KiB. The next bytes are read only after the process

@@ -33,12 +33,13 @@ use super::job_info::{JobInfo, LocalNodes, ProcessKey};
 use super::pmi_service::{PmiEvent, abort_event, unfinished_reason};
 use super::pmix_watch::{CheckResult, HelperWatch};
 
-/// The helper's program, in the folder of scored.
+/// The helper's program, in the directory of scored.
 const HELPER_NAME: &str = "scored-pmix";
-/// The folder for files of libpmix and Open MPI in the job's directory. It is removed with the job.
+/// The directory for files of libpmix and Open MPI in the job's directory. It is removed with the
+/// job.
 const FOLDER: &str = "pmix";
-/// Parameters of Open MPI, versions 4 and 5, that select the folders for shared memory files. The
-/// default is /dev/shm, where files of killed processes would remain.
+/// Parameters of Open MPI, versions 4 and 5, that select the directories for shared memory files.
+/// The default is /dev/shm, where files of killed processes would remain.
 const SHARED_MEMORY_PARAMETERS: [&str; 5] = [
     "OMPI_MCA_btl_vader_backing_directory",
     "OMPI_MCA_btl_sm_backing_directory",

@@ -414,7 +414,7 @@ fn node_environment(job: &JobInfo, key: ProcessKey, kind: ProgramKind) -> Vec<CS
 /// Libraries for the MPI programs of a stage.
 #[derive(Debug, Clone, Copy)]
 struct MpiLibraries<'a> {
-    /// The folder with the MPI library that the option `mpi` names.
+    /// The directory with the MPI library that the option `mpi` names.
     folder: Option<&'a Path>,
     /// The provider through which MPI libraries use PM.
     provider: Option<&'a MpiProvider>,

@@ -41,7 +41,7 @@ use crate::sys::pdeathsig::unblock_signals;
 use crate::sys::process;
 use breakpoint_list::BreakpointList;
 
-/// The service's program, in the folder of scored.
+/// The service's program, in the directory of scored.
 const SERVICE_NAME: &str = "scored-toolctl";
 /// How long an idle service keeps running. It caches the data that it has read from programs.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
