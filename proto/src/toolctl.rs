@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ids::ElementIndex;
 use crate::message::OsBytes;
 use crate::tool_command::CommandId;
 
@@ -84,7 +85,7 @@ pub enum ToolctlOrder {
     /// A command to these processes. The service has to answer for each of them within `wait_ms`.
     Command {
         /// The element in the running stage.
-        element: u32,
+        element: ElementIndex,
         /// The number of the command.
         id: CommandId,
         /// The processes.
@@ -128,7 +129,7 @@ pub enum ToolctlReport {
     /// The answer of a process to a command.
     Answer {
         /// The parallel process.
-        element: u32,
+        element: ElementIndex,
         /// The number of the command.
         id: CommandId,
         /// The node of the process.

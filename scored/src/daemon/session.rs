@@ -350,7 +350,7 @@ impl ClientSession {
             Some(Ok(received)) => received,
             Some(Err(error)) => {
                 let remedy = match self.state {
-                    SessionState::Unauthenticated { .. } => ": log in first",
+                    SessionState::Unauthenticated(_) => ": log in first",
                     _ => "",
                 };
                 self.refuse(format!("from scrun: {error}{remedy}"));

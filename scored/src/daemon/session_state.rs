@@ -92,7 +92,7 @@ impl SessionState {
             SessionState::User(user) | SessionState::Forwarded(user) => Some(user),
             SessionState::SingleUser
             | SessionState::Tool
-            | SessionState::Unauthenticated { .. }
+            | SessionState::Unauthenticated(_)
             | SessionState::NameLookup(_) => None,
         }
     }
@@ -113,7 +113,7 @@ impl SessionState {
             SessionState::Tool => link
                 .receive_within::<JobMessage<_>>(MAX_READS)?
                 .map(|received| (received.job, ClientMessage::Tool(received.message))),
-            SessionState::Unauthenticated { .. } => link
+            SessionState::Unauthenticated(_) => link
                 .receive_within::<JobMessage<_>>(MAX_READS)?
                 .map(|received| (received.job, ClientMessage::Login(received.message))),
             SessionState::NameLookup(_) => None,

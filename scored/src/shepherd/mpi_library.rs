@@ -28,7 +28,7 @@ const LINKS_FOLDER: &str = "mpi-library";
 struct Limits {
     /// Number of entries of the directory that are read.
     entries: usize,
-    /// Number of subfolders that are linked.
+    /// Number of subdirectories that are linked.
     folders: usize,
     /// Time for the whole work. The shepherd does nothing else in this time.
     time: Duration,

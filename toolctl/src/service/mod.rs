@@ -62,6 +62,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use score_proto::ids::ElementIndex;
 use score_proto::tool_command::{CommandId, ToolRequest, ToolResult};
 use score_proto::toolctl::{ToolProcess, ToolctlOrder};
 use score_toolctl::tracer::{Linux, Tracer};
@@ -253,7 +254,7 @@ impl Service {
 
     fn on_command(
         &mut self,
-        command: (u32, CommandId),
+        command: (ElementIndex, CommandId),
         processes: &[ToolProcess],
         body: &[u8],
     ) -> io::Result<()> {

@@ -44,7 +44,7 @@ impl SystemUser {
             Some(user) if user.uid == 0 || user.gid == 0 => {
                 Err(format!("-user {name}: the daemon must not run as root"))
             }
-            Some(user) => Ok(user),
+            Some(user) => Ok(Self(user)),
             None => Err(format!(
                 "there is no user {name}, as which the daemon has to run. Make it (useradd \
                  --system --user-group --no-create-home --shell /usr/sbin/nologin {name}), or name \

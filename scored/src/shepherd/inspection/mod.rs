@@ -47,6 +47,7 @@ use std::time::Duration;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use score_job::deadlock::{LastRound, ProcessSnapshot};
 use score_proto::carea::WaitingFor;
+use score_proto::ids::ElementIndex;
 use score_proto::job_control::SwitchSeq;
 use score_proto::observation::{ActivitySample, IdleSummary, SampleRound, WaitState};
 
@@ -77,7 +78,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Inner {
-    elements: BTreeMap<u32, ObservedElement>,
+    elements: BTreeMap<ElementIndex, ObservedElement>,
     /// Whether the user has disabled the use of idle flags (`noidle`).
     is_disabled: bool,
 }
@@ -176,7 +177,7 @@ impl ProcessInspector {
     /// One line for the user.
     pub fn add_element(
         &self,
-        element_index: u32,
+        element_index: ElementIndex,
         subject: InspectedElement<'_>,
     ) -> Result<(), String> {
         let process_count = subject.pids.len() as u32;
@@ -207,7 +208,7 @@ impl ProcessInspector {
     /// Counts calls of sc_barrier that were received, and replies that are about to be sent. Must
     /// be called before any of these replies is sent, so that a process that still waits for its
     /// reply does not count as idle.
-    pub fn add_barriers(&self, element: u32, nodes: &[u32], calls: u64, replies: u64) {
+    pub fn add_barriers(&self, element: ElementIndex, nodes: &[u32], calls: u64, replies: u64) {
         let mut inner = self.lock();
         for node in nodes {
             if let Some(process) = inner.process(element, *node) {
@@ -218,7 +219,7 @@ impl ProcessInspector {
     }
 
     /// Handles the exit of a process. The caller has notified the networks of the process.
-    pub fn on_process_exit(&self, element: u32, node: u32) {
+    pub fn on_process_exit(&self, element: ElementIndex, node: u32) {
         if let Some(process) = self.lock().process(element, node) {
             process.has_exited = true;
         }
@@ -292,7 +293,7 @@ impl ProcessInspector {
         job_time: Duration,
         poll_interval: Duration,
         stop_seq: SwitchSeq,
-        mut report: impl FnMut(u32, IdleSummary),
+        mut report: impl FnMut(ElementIndex, IdleSummary),
     ) -> Option<PollResult> {
         let mut inner = match self.0.inner.try_lock() {
             Ok(inner) => inner,
@@ -320,7 +321,7 @@ impl ProcessInspector {
     /// its processes, in order, if it is an MPI program.
     pub fn sample_round(
         &self,
-        element: u32,
+        element: ElementIndex,
         round: SampleRound,
         stopped: bool,
         pmi_sockets: &[Option<PmiSocketActivity>],
@@ -359,7 +360,7 @@ impl ProcessInspector {
     }
 
     /// The wait states of all processes of an element. `job_time_ns`: the job's time.
-    pub fn wait_states(&self, element: u32, job_time_ns: u64) -> Vec<WaitState> {
+    pub fn wait_states(&self, element: ElementIndex, job_time_ns: u64) -> Vec<WaitState> {
         let inner = self.lock();
         inner
             .elements
@@ -376,7 +377,7 @@ pub struct MonitorReader<'a>(MutexGuard<'a, Inner>);
 impl MonitorReader<'_> {
     /// Whether all threads of a process are idle, and its user monitors. None: the process has not
     /// attached.
-    pub fn process(&self, element: u32, node: u32) -> Option<(bool, [u8; 2])> {
+    pub fn process(&self, element: ElementIndex, node: u32) -> Option<(bool, [u8; 2])> {
         let element = self.0.elements.get(&element)?;
         let area = element.careas.area(node.checked_sub(element.first_node)?)?;
         Some((area.may_be_idle() && area.is_idle(), area.monitors()))
@@ -384,7 +385,7 @@ impl MonitorReader<'_> {
 }
 
 impl Inner {
-    fn process(&mut self, element: u32, node: u32) -> Option<&mut ObservedProcess> {
+    fn process(&mut self, element: ElementIndex, node: u32) -> Option<&mut ObservedProcess> {
         let element = self.elements.get_mut(&element)?;
         element.processes.get_mut(node.checked_sub(element.first_node)? as usize)
     }

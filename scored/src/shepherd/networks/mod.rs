@@ -14,7 +14,7 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use score_pm::{ContextRef, Counters, Device, ShmemOptions};
 use score_proto::frame;
-use score_proto::ids::JobHostId;
+use score_proto::ids::{ElementIndex, JobHostId};
 use score_proto::job_control::{HostNetworkAddress, Placement};
 use score_proto::message::{JobSpec, Level, NetworkDevice, NetworkSet};
 use score_proto::nodeset::NodeSet;
@@ -110,7 +110,7 @@ pub struct PacketTag {
     /// Number of earlier stages of the job.
     pub stage: u32,
     /// Index of the element in the stage.
-    pub element: u32,
+    pub element: ElementIndex,
     /// Whether no other element of the stage has networks.
     pub is_only_element: bool,
 }
