@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 
 use super::job_directory::JobDirectory;
 use super::shepherd_handle::KnownChildren;
+use crate::sys::credentials::UserIds;
 use crate::sys::remove_on_close;
 
 /// How long a directory is kept after the last job of its user began.
 const FOLDER_TTL: Duration = Duration::from_secs(15 * 60);
 
-/// The uid and gid of a job's user. `None`: the user of the daemon.
-type FolderOwner = Option<(u32, u32)>;
+/// The ids of a job's user. `None`: the user of the daemon.
+type FolderOwner = Option<UserIds>;
 
 #[derive(Debug)]
 struct ProgramFolder {
