@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::ElementIndex;
+use crate::ids::{ElementIndex, JobHostId, JobId};
 use crate::message::OsBytes;
 use crate::tool_command::CommandId;
 
@@ -23,9 +23,9 @@ pub const TOOLCTL_PROC_FD: i32 = 2;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolctlJob {
     /// The number of the job.
-    pub job: u64,
+    pub job: JobId,
     /// The index of this host in the job.
-    pub host: u32,
+    pub host: JobHostId,
     /// The job's directory.
     pub directory: OsBytes,
 }

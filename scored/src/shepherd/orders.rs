@@ -386,7 +386,7 @@ impl JobRunner {
                 num_node: spec.nodes(),
                 self_proc: process,
                 num_proc: local_host.nodes,
-                self_host: job_info.placement.self_host.0,
+                self_host: job_info.placement.self_host,
                 num_host: job_info.placement.hosts.len() as u32,
                 networks: networks.clone(),
                 options: spec.options.clone(),

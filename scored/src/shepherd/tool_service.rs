@@ -505,8 +505,8 @@ fn started(job_info: &JobInfo, key: ProcessKey, pid: i32) -> ToolctlOrder {
 fn first_orders(view: ServedJob<'_>) -> Vec<ToolctlOrder> {
     let Some(job_info) = view.job_info else { return Vec::new() };
     let job = ToolctlJob {
-        job: job_info.job_start.job.0.into(),
-        host: job_info.placement.self_host.0,
+        job: job_info.job_start.job,
+        host: job_info.placement.self_host,
         directory: OsBytes(view.context.directory.as_os_str().as_bytes().to_vec()),
     };
     let processes = view.processes.running_mut(None);

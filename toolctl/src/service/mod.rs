@@ -221,10 +221,12 @@ impl Service {
     fn on_order(&mut self, order: ToolctlOrder) -> io::Result<()> {
         match order {
             ToolctlOrder::Job(job) => {
-                self.consoles.set_job(job.job);
+                // Messages of tools have 64 bits for the number of the job.
+                let job_number = job.job.0.into();
+                self.consoles.set_job(job_number);
                 let directory = OsString::from_vec(job.directory.0);
                 self.queries.set_job(job.host, directory.into());
-                self.authority = Authority::new(job.job, nix::unistd::geteuid().as_raw());
+                self.authority = Authority::new(job_number, nix::unistd::geteuid().as_raw());
             }
             ToolctlOrder::Started { rank, number, pid } => {
                 self.ids.forget(pid);
