@@ -8,6 +8,7 @@
 //! | [`JobHostId`] | a host of a job | the order of the job's hosts | in the job |
 //! | [`SessionJobId`] | a job for its scrun | scrun | in its session, while the job lasts |
 //! | [`ElementIndex`] | a parallel process of a stage | its place in the pipe | in the stage |
+//! | [`ProcessIndex`] | a process of an element | the order of nodes | in the element, on a host |
 
 use std::fmt::{self, Display, Formatter};
 
@@ -24,7 +25,7 @@ macro_rules! display_as_number {
     )+};
 }
 
-display_as_number!(HostId, JobId, JobHostId, SessionJobId, ElementIndex);
+display_as_number!(HostId, JobId, JobHostId, SessionJobId, ElementIndex, ProcessIndex);
 
 /// A host's index in the cluster's list and in its tree. The server has number 0:
 /// [`crate::peer_message::SERVER`].
@@ -104,6 +105,23 @@ impl ElementIndex {
     }
 }
 
+/// A process's index among the processes of its element on its host, from 0 in the order of their
+/// nodes. `score_self_proc` has this value.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct ProcessIndex(pub u32);
+
+impl ProcessIndex {
+    /// The first process of an element on each host.
+    pub const FIRST: Self = Self(0);
+
+    /// The process's position in lists of the element's processes on the host.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,6 +135,7 @@ mod tests {
             assert_eq!(postcard::to_allocvec(&JobId(number)).unwrap(), bytes);
             assert_eq!(postcard::to_allocvec(&SessionJobId(number)).unwrap(), bytes);
             assert_eq!(postcard::to_allocvec(&ElementIndex(number)).unwrap(), bytes);
+            assert_eq!(postcard::to_allocvec(&ProcessIndex(number)).unwrap(), bytes);
             assert_eq!(SessionJobId(number).to_string(), number.to_string());
         }
         assert_eq!(format!("{:>4}", SessionJobId(7)), "   7");

@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{ElementIndex, JobHostId, JobId};
+use crate::ids::{ElementIndex, JobHostId, JobId, ProcessIndex};
 use crate::message::OsBytes;
 use crate::tool_command::CommandId;
 
@@ -51,7 +51,7 @@ pub enum ToolctlOrder {
         /// The rank of the process, which is its row in the job's process table.
         rank: u32,
         /// The index of the process among the processes of its element on this host.
-        number: u32,
+        number: ProcessIndex,
         /// The process id, in the PID namespace of the service.
         pid: i32,
     },

@@ -515,7 +515,7 @@ impl JobRunner {
             return;
         };
         let Some(job_info) = self.phase.job_info() else { return };
-        let process = node - job_info.local_host.first_node;
+        let process = job_info.local_host.process_of(node);
         self.tools.on_process_exit(job_info, key, reaped.status);
         let counters = self.shared_memory.counters(element, process).unwrap_or_default();
         self.shared_memory.on_process_exit(element, process);

@@ -378,10 +378,11 @@ impl JobRunner {
             )?;
         }
         let networks = self.shared_memory.network_sets(element, &job_info.placement);
-        for (process, node) in (0..).zip(local_host.node_range()) {
+        for node in local_host.node_range() {
+            let process = local_host.process_of(node);
             let welcome = Welcome {
                 job: job_info.job_start.job,
-                area: process,
+                area: process.0,
                 self_node: node,
                 num_node: spec.nodes(),
                 self_proc: process,

@@ -10,7 +10,7 @@ use mio::{Registry, Token};
 use score_pm::Counters;
 use score_proto::PROTOCOL_VERSION;
 use score_proto::carea::{AREA_LEN, BOARD_LEN, BOARD_MAGIC, board};
-use score_proto::ids::ElementIndex;
+use score_proto::ids::{ElementIndex, ProcessIndex};
 use score_proto::job_control::{HostNetworkAddress, Placement};
 use score_proto::message::{NetworkSet, ProgramKind};
 use score_proto::nodeset::NodeSet;
@@ -117,7 +117,11 @@ impl SharedMemory {
     ///
     /// # Errors
     /// One line for the user.
-    pub fn descriptors(&self, element: ElementIndex, process: u32) -> Result<Vec<OwnedFd>, String> {
+    pub fn descriptors(
+        &self,
+        element: ElementIndex,
+        process: ProcessIndex,
+    ) -> Result<Vec<OwnedFd>, String> {
         let memory = self.elements.get(&element).ok_or("it has no shared memory")?;
         let area = memory.area.as_ref().ok_or("not all nodes have attached")?;
         let page = self.board.as_ref().ok_or("the job has no board")?;
@@ -136,12 +140,12 @@ impl SharedMemory {
     }
 
     /// The counters of one process of this host. None: its networks are not open yet.
-    pub fn counters(&self, element: ElementIndex, process: u32) -> Option<Counters> {
+    pub fn counters(&self, element: ElementIndex, process: ProcessIndex) -> Option<Counters> {
         Some(self.elements.get(&element)?.networks.counters(process))
     }
 
     /// Handles the exit of a process of this host.
-    pub fn on_process_exit(&self, element: ElementIndex, process: u32) {
+    pub fn on_process_exit(&self, element: ElementIndex, process: ProcessIndex) {
         if let Some(memory) = self.elements.get(&element) {
             memory.networks.on_process_exit(process);
         }

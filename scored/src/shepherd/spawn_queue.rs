@@ -376,7 +376,7 @@ fn standard_output(
         RedirectContext { directory: &context.directory, process_count: job.local_host.nodes };
     match &spec.output {
         Output::File { name, append } if is_last => {
-            let process = key.node - job.local_host.first_node;
+            let process = job.local_host.process_of(key.node);
             let source = match redirect.output(name, *append, process, key.node) {
                 Some(child_file) => StdioSource::File(child_file),
                 None => StdioSource::Fd(clone_null(context)?),
@@ -391,7 +391,7 @@ fn standard_output(
 }
 
 fn node_environment(job: &JobInfo, key: ProcessKey, kind: ProgramKind) -> Vec<CString> {
-    let process = key.node - job.local_host.first_node;
+    let process = job.local_host.process_of(key.node);
     let mut variables = vec![
         format!("{}={process}", env::SELF_PROC_ENV),
         format!("{}={}", env::SELF_NODE_ENV, key.node),

@@ -497,7 +497,7 @@ fn rank_of(job_info: &JobInfo, key: ProcessKey) -> u32 {
 }
 
 fn started(job_info: &JobInfo, key: ProcessKey, pid: i32) -> ToolctlOrder {
-    let number = key.node - job_info.local_host.first_node;
+    let number = job_info.local_host.process_of(key.node);
     ToolctlOrder::Started { rank: rank_of(job_info, key), number, pid }
 }
 

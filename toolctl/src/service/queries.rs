@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use score_proto::ids::JobHostId;
+use score_proto::ids::{JobHostId, ProcessIndex};
 use score_stacks::capture::Snapshot;
 use score_stacks::memory::ProcessMemory;
 use score_stacks::module::ModuleCache;
@@ -93,7 +93,7 @@ impl Queries {
     /// host, and `ns` is the time for which the job has been running.
     pub fn process_data(
         &self,
-        (rank, number): (u32, u32),
+        (rank, number): (u32, ProcessIndex),
         pid: Pid,
         ns: u64,
         ids: &mut IdTranslator,
@@ -104,7 +104,7 @@ impl Queries {
         Ok(CommandAnswer::GetProcessData(ProcessData {
             rank,
             tgid: outside.cast_unsigned(),
-            coordinates: [self.host.0, 0, 0, 0, 0, number],
+            coordinates: [self.host.0, 0, 0, 0, 0, number.0],
             shared_memory: pair(data.shared),
             persistent_memory: [0; 2],
             heap: pair(data.heap),

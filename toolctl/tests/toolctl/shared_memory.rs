@@ -16,7 +16,7 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
 };
 use score_proto::frame;
-use score_proto::ids::{JobHostId, JobId};
+use score_proto::ids::{JobHostId, JobId, ProcessIndex};
 use score_proto::message::OsBytes;
 use score_proto::toolctl::{ToolctlJob, ToolctlOrder};
 use score_sys::{fd_passing, memfd};
@@ -59,7 +59,7 @@ impl Job {
         let directory = OsBytes(b"/tmp".to_vec());
         job.order(ToolctlOrder::Job(ToolctlJob { job: JOB, host: JobHostId::FIRST, directory }));
         let pid = job.session.pid;
-        job.order(ToolctlOrder::Started { rank: 0, number: 0, pid });
+        job.order(ToolctlOrder::Started { rank: 0, number: ProcessIndex::FIRST, pid });
         job.order(ToolctlOrder::ServeTools);
         Some(job)
     }

@@ -168,7 +168,7 @@ impl MetricsCollector {
 /// The metrics of all running processes, which must have been sampled before.
 fn node_metrics(job: MeasuredJob<'_>) -> Vec<NodeMetrics> {
     let sampled_at_ns = super::monotonic_ns();
-    let (first_node, host) = (job.job_info.local_host.first_node, job.job_info.placement.self_host);
+    let (local_host, host) = (&job.job_info.local_host, job.job_info.placement.self_host);
     let message_counters: Vec<Option<MessageCounters>> = job
         .processes
         .elements()
@@ -177,7 +177,7 @@ fn node_metrics(job: MeasuredJob<'_>) -> Vec<NodeMetrics> {
     let metrics_of = |(key, process): (ProcessKey, &mut Process)| {
         let element_counters = message_counters.get(key.element.index()).and_then(Option::as_ref);
         let counters = element_counters
-            .map(|element_counters| element_counters.counters(key.node.wrapping_sub(first_node)));
+            .map(|element_counters| element_counters.counters(local_host.process_of(key.node)));
         let counters = counters.unwrap_or_default();
         let measurement = &process.measurement;
         let [usr0, usr1] = measurement.user_monitors;
