@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use score_proto::debugger::{DebuggerKind, DebuggerSpec};
+use score_proto::ids::ElementIndex;
 use score_proto::job_control::{DebuggedProcess, JobOrder, Placement};
 use score_proto::message::OsBytes;
 use score_proto::nodeset::NodeSet;
@@ -20,7 +21,7 @@ use crate::signal;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DebuggedNode {
     /// The parallel process.
-    pub element: u32,
+    pub element: ElementIndex,
     /// The node.
     pub node: u32,
 }
@@ -177,12 +178,12 @@ impl Debuggers {
     }
 
     /// Whether a node of an element has a debugger, or waits for one.
-    pub fn is_busy(&self, element: u32) -> bool {
+    pub fn is_busy(&self, element: ElementIndex) -> bool {
         self.nodes().any(|node| node.element == element)
     }
 
     /// Stops the job while processes of an element have debuggers. Returns false if none has.
-    pub fn hold(&mut self, element: u32, out: &mut Outbox) -> bool {
+    pub fn hold(&mut self, element: ElementIndex, out: &mut Outbox) -> bool {
         if !self.is_busy(element) {
             return false;
         }
@@ -207,7 +208,12 @@ impl Debuggers {
     }
 
     /// An element has ended. Its debuggers are killed.
-    pub fn on_element_ended(&mut self, element: u32, placement: &Placement, out: &mut Outbox) {
+    pub fn on_element_ended(
+        &mut self,
+        element: ElementIndex,
+        placement: &Placement,
+        out: &mut Outbox,
+    ) {
         if !self.is_busy(element) {
             return;
         }
@@ -221,7 +227,7 @@ impl Debuggers {
     }
 
     /// Removes the nodes of an element that has ended. Returns the tools to kill.
-    fn remove_element(&mut self, element: u32) -> Vec<ToolId> {
+    fn remove_element(&mut self, element: ElementIndex) -> Vec<ToolId> {
         self.waiting.retain(|target| target.node.element != element);
         let is_ended = |(target, _): &mut (Target, Progress)| target.node.element == element;
         let ended = self.running.extract_if(.., is_ended);
@@ -257,7 +263,7 @@ mod tests {
     }
 
     fn node(node: u32) -> DebuggedNode {
-        DebuggedNode { element: 0, node }
+        DebuggedNode { element: ElementIndex(0), node }
     }
 
     fn debuggers(max_count: u8, kind: DebuggerKind, nodes: u32) -> Debuggers {
@@ -287,9 +293,9 @@ mod tests {
         assert!(!debuggers.on_ended(node(0), false));
         assert_eq!(debuggers.start_next().unwrap().node, node(2));
         assert!(debuggers.on_started(node(2), ToolId(7)));
-        assert!(debuggers.is_busy(0) && !debuggers.is_busy(1));
-        assert_eq!(debuggers.remove_element(0), [ToolId(7)]);
-        assert!(!debuggers.is_busy(0));
+        assert!(debuggers.is_busy(ElementIndex(0)) && !debuggers.is_busy(ElementIndex(1)));
+        assert_eq!(debuggers.remove_element(ElementIndex(0)), [ToolId(7)]);
+        assert!(!debuggers.is_busy(ElementIndex(0)));
     }
 
     #[test]
@@ -300,7 +306,7 @@ mod tests {
         let target = debuggers.start_next().unwrap();
         assert_eq!(words(&target), "gdb -q -batch -p 77 -ex backtrace");
         assert!(!debuggers.on_ended(node(0), true));
-        assert!(!debuggers.is_busy(0));
+        assert!(!debuggers.is_busy(ElementIndex(0)));
     }
 
     #[test]
@@ -320,8 +326,13 @@ mod tests {
         let (mut debuggers, mut out) = (debuggers(2, DebuggerKind::Ddt, 2), Outbox::default());
         let hold = MasterAction::Gang(GangRequest::Hold(HoldReason::Debugger));
         let release = MasterAction::Gang(GangRequest::Release(HoldReason::Debugger));
-        assert!(!debuggers.hold(1, &mut out), "no process of this element has a debugger");
-        assert!(debuggers.hold(0, &mut out) && debuggers.hold(0, &mut out));
+        assert!(
+            !debuggers.hold(ElementIndex(1), &mut out),
+            "no process of this element has a debugger"
+        );
+        assert!(
+            debuggers.hold(ElementIndex(0), &mut out) && debuggers.hold(ElementIndex(0), &mut out)
+        );
         assert_eq!(out.take(), [hold]);
         for _ in 0..2 {
             debuggers.release_if_idle(&mut out);
@@ -341,13 +352,13 @@ mod tests {
         let placement = Placement::new(JobIncarnation(0), hosts);
         debuggers.start_next().unwrap();
         assert!(debuggers.on_started(node(0), ToolId(5)));
-        debuggers.on_element_ended(1, &placement, &mut out);
+        debuggers.on_element_ended(ElementIndex(1), &placement, &mut out);
         assert_eq!(out.take(), []);
-        debuggers.on_element_ended(0, &placement, &mut out);
+        debuggers.on_element_ended(ElementIndex(0), &placement, &mut out);
         let (hosts, kind) = (NodeSet::from(0..2), ToolOrderKind::Signal(signal::SIGKILL));
         let order = JobOrder::Tool(ToolOrder { tool: ToolId(5), hosts, kind });
         assert_eq!(out.take(), [MasterAction::Order(Order::Job(order))]);
-        assert!(!debuggers.is_busy(0));
+        assert!(!debuggers.is_busy(ElementIndex(0)));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use score_proto::exit_code::EXIT_FAILED;
+use score_proto::ids::ElementIndex;
 use score_proto::job_control::{
     ElementOrder, HostNetworkAddress, MAX_FENCE_BYTES, MAX_FENCE_BYTES_PER_NODE, Status,
     SubsetFence,
@@ -48,7 +49,7 @@ enum CommunicationPhase {
 #[derive(Debug)]
 pub struct Element {
     /// The number of the element in the stage.
-    number: u32,
+    number: ElementIndex,
     name: String,
     kind: ProgramKind,
     nodes: u32,
@@ -80,7 +81,7 @@ pub fn code_of_pipeline(codes: impl DoubleEndedIterator<Item = u8>) -> u8 {
 impl Element {
     /// A parallel process of `nodes` nodes, none of which has been started.
     pub fn new(
-        number: u32,
+        number: ElementIndex,
         name: String,
         kind: ProgramKind,
         nodes: u32,

@@ -1,14 +1,16 @@
 use super::*;
 use crate::master::MasterAction;
-use score_proto::ids::JobHostId;
+use score_proto::ids::{ElementIndex, JobHostId};
 use score_proto::message::MpiStart;
+
+const FIRST: ElementIndex = ElementIndex::FIRST;
 
 fn one(node: u32) -> NodeSet {
     NodeSet::one(node)
 }
 
 fn score_element(nodes: u32) -> Element {
-    Element::new(0, "a.out".to_owned(), ProgramKind::Score, nodes, false)
+    Element::new(FIRST, "a.out".to_owned(), ProgramKind::Score, nodes, false)
 }
 
 fn attach(element: &mut Element, nodes: impl Into<NodeSet>) -> Vec<MasterAction> {
@@ -24,18 +26,18 @@ fn attached_element(nodes: u32) -> Element {
 }
 
 fn welcome() -> MasterAction {
-    MasterAction::Order(ElementOrder::Welcome { peers: Vec::new() }.to(0))
+    MasterAction::Order(ElementOrder::Welcome { peers: Vec::new() }.to(FIRST))
 }
 
 fn end() -> MasterAction {
-    MasterAction::Order(ElementOrder::End.to(0))
+    MasterAction::Order(ElementOrder::End.to(FIRST))
 }
 
 fn barrier(element: &mut Element, nodes: impl Into<NodeSet>) -> Vec<MasterAction> {
     let mut out = Outbox::default();
     let is_complete = element.on_in_barrier(&nodes.into(), &mut out);
     let out = out.take();
-    assert_eq!(is_complete, out == [MasterAction::Order(ElementOrder::BarrierDone.to(0))]);
+    assert_eq!(is_complete, out == [MasterAction::Order(ElementOrder::BarrierDone.to(FIRST))]);
     out
 }
 
@@ -69,7 +71,7 @@ fn the_welcome_sends_the_addresses_of_all_hosts_to_all_hosts() {
     element.on_attached(&one(1), vec![address(JobHostId(1))], &mut out);
     element.on_attached(&one(0), vec![address(JobHostId(0))], &mut out);
     let peers = vec![address(JobHostId(1)), address(JobHostId(0))];
-    assert_eq!(out.take(), [MasterAction::Order(ElementOrder::Welcome { peers }.to(0))]);
+    assert_eq!(out.take(), [MasterAction::Order(ElementOrder::Welcome { peers }.to(FIRST))]);
 }
 
 #[test]
@@ -77,7 +79,7 @@ fn a_barrier_ends_when_all_nodes_are_in_it_and_can_be_entered_again() {
     let mut element = attached_element(4);
     for _ in 0..2 {
         assert_eq!(barrier(&mut element, 1..4), []);
-        let done = MasterAction::Order(ElementOrder::BarrierDone.to(0));
+        let done = MasterAction::Order(ElementOrder::BarrierDone.to(FIRST));
         assert_eq!(barrier(&mut element, 0..1), [done]);
     }
 }
@@ -113,7 +115,7 @@ fn only_the_first_failure_is_reported_and_counted() {
 
 #[test]
 fn a_report_for_many_nodes_counts_each_node_once_and_uses_the_code_of_node_0() {
-    let mut element = Element::new(0, "sh".to_owned(), ProgramKind::Plain, 5, false);
+    let mut element = Element::new(FIRST, "sh".to_owned(), ProgramKind::Plain, 5, false);
     let lines = ended(&mut element, 0..3, Status::Exited(4));
     let lines: Vec<&str> = lines.iter().map(text).collect();
     assert_eq!(lines, ["node 1 of sh exited with code 4", "node 2 of sh exited with code 4"]);
@@ -123,7 +125,7 @@ fn a_report_for_many_nodes_counts_each_node_once_and_uses_the_code_of_node_0() {
 
 #[test]
 fn sigpipe_of_a_piped_element_ends_its_node_only() {
-    let mut element = Element::new(0, "yes".to_owned(), ProgramKind::Plain, 2, true);
+    let mut element = Element::new(FIRST, "yes".to_owned(), ProgramKind::Plain, 2, true);
     assert_eq!(ended(&mut element, 0..1, Status::Signaled(signal::SIGPIPE)), []);
     assert_eq!(ended(&mut element, 1..2, Status::Exited(0)), []);
     assert_eq!((element.is_ended(), element.code()), (true, 0));
@@ -171,8 +173,9 @@ fn a_broadcast_is_done_when_every_host_has_sent_it() {
         element.on_broadcast_sent(serial, &nodes.into(), &mut out);
         out.take()
     };
-    let order = |serial| MasterAction::Order(ElementOrder::Broadcast { serial, signal: 10 }.to(0));
-    let done = |node| MasterAction::Order(ElementOrder::BroadcastDone { node }.to(0));
+    let order =
+        |serial| MasterAction::Order(ElementOrder::Broadcast { serial, signal: 10 }.to(FIRST));
+    let done = |node| MasterAction::Order(ElementOrder::BroadcastDone { node }.to(FIRST));
     assert_eq!(call(&mut element, 4), [order(0)]);
     assert_eq!(call(&mut element, 1), [order(1)]);
     // The answer of the caller's own host does not suffice.
@@ -237,7 +240,8 @@ fn an_element_that_cannot_continue_ends_with_its_name_and_the_reason() {
 
 #[test]
 fn nodes_that_are_independent_commands_end_independently() {
-    let element = |kind| Element::new(0, "ls".to_owned(), kind, 3, false).with_independent_nodes();
+    let element =
+        |kind| Element::new(FIRST, "ls".to_owned(), kind, 3, false).with_independent_nodes();
     let mut commands = element(ProgramKind::Plain);
     assert_eq!(ended(&mut commands, 0..1, Status::Exited(3)), []);
     assert_eq!(ended(&mut commands, 1..2, Status::Signaled(signal::SIGKILL)), []);
@@ -256,7 +260,7 @@ fn nodes_that_are_independent_commands_end_independently() {
 }
 
 fn mpi_element(nodes: u32) -> Element {
-    Element::new(0, "a.out".to_owned(), ProgramKind::Mpi(MpiStart::Pmi), nodes, false)
+    Element::new(FIRST, "a.out".to_owned(), ProgramKind::Mpi(MpiStart::Pmi), nodes, false)
 }
 
 fn fence(element: &mut Element, nodes: impl Into<NodeSet>, entries: &[u8]) -> Vec<MasterAction> {
@@ -269,8 +273,8 @@ fn fence(element: &mut Element, nodes: impl Into<NodeSet>, entries: &[u8]) -> Ve
 fn a_fence_ends_when_all_nodes_are_in_it_and_all_hosts_have_all_entries() {
     let mut element = mpi_element(5);
     let entries =
-        |bytes: &[u8]| MasterAction::Order(ElementOrder::FenceEntries(bytes.to_vec()).to(0));
-    let done = MasterAction::Order(ElementOrder::FenceDone.to(0));
+        |bytes: &[u8]| MasterAction::Order(ElementOrder::FenceEntries(bytes.to_vec()).to(FIRST));
+    let done = MasterAction::Order(ElementOrder::FenceDone.to(FIRST));
     for _ in 0..2 {
         assert_eq!(fence(&mut element, 3..5, b"34"), [entries(b"34")]);
         assert_eq!(fence(&mut element, 2..3, b""), []);
@@ -310,9 +314,9 @@ fn a_fence_of_some_nodes_forwards_entries_and_ends_independently() {
     };
     let entries = |bytes: &[u8]| {
         let (fence, entries) = (fence.clone(), bytes.to_vec());
-        MasterAction::Order(ElementOrder::SubsetFenceEntries { fence, entries }.to(0))
+        MasterAction::Order(ElementOrder::SubsetFenceEntries { fence, entries }.to(FIRST))
     };
-    let done = MasterAction::Order(ElementOrder::SubsetFenceDone(fence.clone()).to(0));
+    let done = MasterAction::Order(ElementOrder::SubsetFenceDone(fence.clone()).to(FIRST));
     for _ in 0..2 {
         assert_eq!(enter(&mut element, 0, b"0"), [entries(b"0")]);
         assert_eq!(enter(&mut element, 2, b""), std::slice::from_ref(&done));

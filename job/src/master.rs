@@ -24,7 +24,7 @@ mod transfers;
 
 use std::sync::Arc;
 
-use score_proto::ids::JobId;
+use score_proto::ids::{ElementIndex, JobId};
 use score_proto::job_control::{
     ElementReport, FileRequest, JobOrder, JobReport, JobStart, Order, OutputReport, Placement,
     ProgramAnswer, Report, StopCondition, SwitchOrder, SwitchReport, SwitchSeq,
@@ -386,7 +386,7 @@ impl JobMaster {
         }
     }
 
-    fn on_element_report(&mut self, number: u32, report: ElementReport) {
+    fn on_element_report(&mut self, number: ElementIndex, report: ElementReport) {
         // Otherwise the report is about an earlier stage.
         if !self.elements.contains(number) {
             return;
@@ -398,7 +398,7 @@ impl JobMaster {
             ElementReport::Sleep { seconds } => self.actions.gang(GangRequest::Sleep(seconds)),
             ElementReport::Yield => self.actions.gang(GangRequest::Yield),
             ElementReport::ToolEvent(event) => {
-                let first_rank = number.saturating_mul(self.placement.nodes());
+                let first_rank = number.first_rank(self.placement.nodes());
                 self.tool_commands.on_event(first_rank, event, &mut self.actions);
             }
             ElementReport::ProtocolViolation { node, violation } => {

@@ -1,8 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 use score_proto::exit_code::EXIT_DEADLOCK;
-use score_proto::ids::JobHostId;
-use score_proto::ids::JobId;
+use score_proto::ids::{ElementIndex, JobHostId, JobId};
 use score_proto::job_control::{ElementOrder, Status};
 use score_proto::message::{
     ElementSpec, HostSpec, JobSpec, MpiStart, OsBytes, ProgramKind, StageSpec, Stream,
@@ -15,6 +14,8 @@ use score_proto::server_message::ReportedStacks;
 use score_proto::tool_command::{EventBody, MergedEvent};
 
 const NODES: u32 = 4;
+const FIRST: ElementIndex = ElementIndex::FIRST;
+const SECOND: ElementIndex = ElementIndex(1);
 
 fn job(shape: &[usize], kind: ProgramKind) -> JobMaster {
     job_of_commands(shape, kind, false)
@@ -80,8 +81,13 @@ fn leave_and_finish() -> [MasterAction; 2] {
     [MasterAction::Gang(GangRequest::Leave), MasterAction::Order(Order::Job(JobOrder::Finish))]
 }
 
+fn sampled(round: SampleRound, sample: ActivitySample) -> Report {
+    ElementReport::SampleResult { round, sample }.of(FIRST)
+}
+
 fn ended(element: u32, nodes: std::ops::Range<u32>, code: u8) -> Report {
-    ElementReport::Ended { nodes: nodes.into(), status: Status::Exited(code) }.of(element)
+    let (nodes, status) = (nodes.into(), Status::Exited(code));
+    ElementReport::Ended { nodes, status }.of(ElementIndex(element))
 }
 
 fn finished(code: u8) -> MasterAction {
@@ -109,12 +115,12 @@ fn stages_run_in_order_and_the_last_exit_code_is_used() {
 fn no_stage_follows_a_failed_stage() {
     let mut job = started(&[1, 1], ProgramKind::Plain);
     let reason = "gone".to_owned();
-    let failed = ElementReport::NotStarted { nodes: NodeSet::one(1), code: 127, reason }.of(0);
+    let failed = ElementReport::NotStarted { nodes: NodeSet::one(1), code: 127, reason }.of(FIRST);
     let text = "node 1: prog: gone".to_owned();
-    let end = MasterAction::Order(ElementOrder::End.to(0));
+    let end = MasterAction::Order(ElementOrder::End.to(FIRST));
     assert_eq!(report(&mut job, failed), [notice(Level::Error, text), end]);
     for nodes in [0..1, 2..4] {
-        report(&mut job, ElementReport::Skipped { nodes: nodes.into() }.of(0));
+        report(&mut job, ElementReport::Skipped { nodes: nodes.into() }.of(FIRST));
     }
     assert_eq!(report(&mut job, DRAINED), leave_and_finish());
     assert_eq!(report(&mut job, FINISHED), [finished(127)]);
@@ -150,10 +156,10 @@ fn a_lost_host_ends_its_nodes_and_the_job() {
     let reason = "host right is gone".to_owned();
     let hosts_lost = Report::HostsLost { code: 137, hosts: 1..2, reason: reason.clone() };
     let actions = report(&mut job, hosts_lost);
-    let end = |element| MasterAction::Order(ElementOrder::End.to(element));
+    let end = |element| MasterAction::Order(ElementOrder::End.to(ElementIndex(element)));
     assert_eq!(actions, [notice(Level::Error, reason), end(0), end(1)]);
     report(&mut job, ended(0, 0..2, 0));
-    let skipped = ElementReport::Skipped { nodes: (0..2).into() }.of(1);
+    let skipped = ElementReport::Skipped { nodes: (0..2).into() }.of(SECOND);
     assert_eq!(report(&mut job, skipped), [DRAIN]);
     assert_eq!(report(&mut job, DRAINED), leave_and_finish());
     assert_eq!(report(&mut job, FINISHED), [finished(137)]);
@@ -237,10 +243,10 @@ fn a_job_that_is_killed_before_its_first_slice_ends_without_a_wait() {
 #[test]
 fn slice_requests_of_processes_reach_the_scheduler() {
     let mut job = started(&[1], ProgramKind::Score);
-    let actions = report(&mut job, ElementReport::Sleep { seconds: 7 }.of(0));
+    let actions = report(&mut job, ElementReport::Sleep { seconds: 7 }.of(FIRST));
     assert_eq!(actions, [MasterAction::Gang(GangRequest::Sleep(7))]);
     assert_eq!(
-        report(&mut job, ElementReport::Yield.of(0)),
+        report(&mut job, ElementReport::Yield.of(FIRST)),
         [MasterAction::Gang(GangRequest::Yield)]
     );
     // A job must run to handle a signal, even if its output is blocked.
@@ -252,18 +258,18 @@ fn slice_requests_of_processes_reach_the_scheduler() {
 fn a_question_is_sent_to_the_host_of_its_node_and_the_answer_to_the_asking_host() {
     let mut job = started(&[1], ProgramKind::Mpi(MpiStart::Pmix));
     let asker = JobHostId(0);
-    let order = |order: ElementOrder| [MasterAction::Order(order.to(0))];
+    let order = |order: ElementOrder| [MasterAction::Order(order.to(FIRST))];
     for (node, host) in [(2, 1), (3, 1), (1, 0)] {
-        let actions = report(&mut job, ElementReport::ModexRequest { asker, node }.of(0));
+        let actions = report(&mut job, ElementReport::ModexRequest { asker, node }.of(FIRST));
         let host = JobHostId(host);
         assert_eq!(actions, order(ElementOrder::ModexRequest { host, asker, node }));
     }
-    assert_eq!(report(&mut job, ElementReport::ModexRequest { asker, node: NODES }.of(0)), []);
+    assert_eq!(report(&mut job, ElementReport::ModexRequest { asker, node: NODES }.of(FIRST)), []);
     let (node, entries) = (3, Some(vec![7]));
     let answer = ElementReport::ModexAnswer { asker, node, entries: entries.clone() };
-    let actions = report(&mut job, answer.clone().of(0));
+    let actions = report(&mut job, answer.clone().of(FIRST));
     assert_eq!(actions, order(ElementOrder::ModexAnswer { asker, node, entries }));
-    assert_eq!(report(&mut job, answer.of(1)), [], "there is no such element");
+    assert_eq!(report(&mut job, answer.of(SECOND)), [], "there is no such element");
 }
 
 fn any_event() -> impl Strategy<Value = MasterEvent> {
@@ -295,7 +301,7 @@ fn any_event() -> impl Strategy<Value = MasterEvent> {
         1 => Just(ElementReport::Failed { code: 1, reason: text() }),
     ];
     let report = prop_oneof![
-        18 => (0..3u32, element_report).prop_map(|(element, report)| report.of(element)),
+        18 => (0..3u32, element_report).prop_map(|(index, report)| report.of(ElementIndex(index))),
         1 => (0..3u32, 0..3u32)
             .prop_map(move |(a, b)| Report::HostsLost { code: 1, hosts: a..b, reason: text() }),
         1 => Just(DRAINED),
@@ -363,11 +369,11 @@ proptest! {
 fn the_end_of_a_node_is_sent_to_all_hosts_while_its_element_communicates() {
     let mut job = started(&[1], ProgramKind::Score);
     let attached = |nodes: std::ops::Range<u32>| {
-        ElementReport::Attached { nodes: nodes.into(), addresses: Vec::new() }.of(0)
+        ElementReport::Attached { nodes: nodes.into(), addresses: Vec::new() }.of(FIRST)
     };
     report(&mut job, attached(0..2));
     report(&mut job, attached(2..4));
-    let order = ElementOrder::NodesExited { nodes: (1..2).into() }.to(0);
+    let order = ElementOrder::NodesExited { nodes: (1..2).into() }.to(FIRST);
     assert_eq!(report(&mut job, ended(0, 1..2, 0)), [MasterAction::Order(order)]);
     let rest = report(&mut job, ended(0, 0..4, 0));
     assert_eq!(rest, [DRAIN]);
@@ -394,7 +400,7 @@ fn round_of(actions: &[MasterAction]) -> SampleRound {
 fn idle_after(stop: u64) -> Report {
     let stop_seq = SwitchSeq(stop);
     let summary = IdleSummary { stop_seq, ..IdleSummary::EMPTY };
-    Report::Switch(SwitchReport::IdleSummary { element: 0, summary })
+    Report::Switch(SwitchReport::IdleSummary { element: FIRST, summary })
 }
 
 /// The job is held for the confirming round of element 0.
@@ -402,10 +408,9 @@ fn held_for_inspection(job: &mut JobMaster) -> SampleRound {
     let mut round = round_of(&report(job, idle_after(0)));
     let activity = ActivitySample { node_count: NODES, ..ActivitySample::EMPTY };
     for _ in 0..2 {
-        round =
-            round_of(&report(job, ElementReport::SampleResult { round, sample: activity }.of(0)));
+        round = round_of(&report(job, sampled(round, activity)));
     }
-    let actions = report(job, ElementReport::SampleResult { round, sample: activity }.of(0));
+    let actions = report(job, sampled(round, activity));
     assert_eq!(gang_requests(&actions), [GangRequest::Hold(HoldReason::Inspection)]);
     report(job, Report::Switch(SwitchReport::Stopped { switch_seq: SwitchSeq(1) }));
     round_of(&job.on(MasterEvent::GangStopped))
@@ -417,6 +422,7 @@ fn idle_without_deadlock(
     job: &mut JobMaster,
     element: u32,
 ) -> (Vec<GangRequest>, Vec<GangRequest>) {
+    let element = ElementIndex(element);
     let quiet = IdleSummary { stop_seq: SwitchSeq(0), ..IdleSummary::EMPTY };
     let idle = report(job, Report::Switch(SwitchReport::IdleSummary { element, summary: quiet }));
     let activity = ActivitySample { node_count: NODES, idle: false, ..ActivitySample::EMPTY };
@@ -434,8 +440,8 @@ fn the_job_is_idle_only_when_all_its_elements_are() {
         "not while it is looked at"
     );
     let quiet = IdleSummary { sent: 1, ..IdleSummary::EMPTY };
-    let in_flight =
-        report(&mut job, Report::Switch(SwitchReport::IdleSummary { element: 1, summary: quiet }));
+    let quiet = SwitchReport::IdleSummary { element: SECOND, summary: quiet };
+    let in_flight = report(&mut job, Report::Switch(quiet));
     assert_eq!(gang_requests(&in_flight), [GangRequest::Busy], "a message is under way");
     assert_eq!(idle_without_deadlock(&mut job, 1), (vec![], vec![GangRequest::Idle]));
 }
@@ -465,11 +471,7 @@ fn an_inspection_cut_short_by_a_slice_end_is_repeated_in_the_next() {
         report(&mut job, Report::Switch(SwitchReport::Stopped { switch_seq: SwitchSeq(9) }));
     assert_eq!(gang_requests(&stopped), [GangRequest::Stopped(SwitchSeq(9))]);
     let activity = ActivitySample { node_count: NODES, ..ActivitySample::EMPTY };
-    assert_eq!(
-        report(&mut job, ElementReport::SampleResult { round, sample: activity }.of(0)),
-        [],
-        "of before"
-    );
+    assert_eq!(report(&mut job, sampled(round, activity)), [], "of before");
     run(&mut job);
     assert!(round_of(&report(&mut job, idle_after(9))) > round);
 }
@@ -494,9 +496,9 @@ fn a_deadlock_is_reported_and_the_job_continues_to_receive_its_signal() {
     let mut job = started(&[1], ProgramKind::Score);
     let round = held_for_inspection(&mut job);
     let activity = ActivitySample { node_count: NODES, ..ActivitySample::EMPTY };
-    let actions = report(&mut job, ElementReport::SampleResult { round, sample: activity }.of(0));
+    let actions = report(&mut job, sampled(round, activity));
     assert_eq!(gang_requests(&actions), [GangRequest::Release(HoldReason::Inspection)]);
-    let actions = report(&mut job, all_waits().of(0));
+    let actions = report(&mut job, all_waits().of(FIRST));
     assert_eq!(actions.len(), 3 + NODES as usize, "{actions:?}");
     let Some(MasterAction::Order(Order::Element {
         order: ElementOrder::ToolCommand(command), ..
@@ -506,7 +508,7 @@ fn a_deadlock_is_reported_and_the_job_continues_to_receive_its_signal() {
     };
     let ranks = command.nodes.clone();
     let lost = MergedEvent { command: command.id, ranks, body: EventBody::Lost };
-    let actions = report(&mut job, ElementReport::ToolEvent(lost).of(0));
+    let actions = report(&mut job, ElementReport::ToolEvent(lost).of(FIRST));
     assert!(matches!(
         &actions[..],
         [
@@ -518,7 +520,7 @@ fn a_deadlock_is_reported_and_the_job_continues_to_receive_its_signal() {
     let nodes = (0..NODES).into();
     let status = Status::Signaled(signal::SIGHUP);
     assert_eq!(
-        report(&mut job, ElementReport::Ended { nodes, status }.of(0)),
+        report(&mut job, ElementReport::Ended { nodes, status }.of(FIRST)),
         [DRAIN],
         "expected after SIGHUP"
     );
@@ -531,15 +533,15 @@ fn a_report_of_stacks_that_a_stage_has_not_completed_does_not_affect_the_next_st
     let mut job = started(&[1, 1], ProgramKind::Score);
     let round = held_for_inspection(&mut job);
     let sample = ActivitySample { node_count: NODES, ..ActivitySample::EMPTY };
-    report(&mut job, ElementReport::SampleResult { round, sample }.of(0));
-    report(&mut job, all_waits().of(0));
-    report(&mut job, ElementReport::Exit { code: 0 }.of(0));
+    report(&mut job, sampled(round, sample));
+    report(&mut job, all_waits().of(FIRST));
+    report(&mut job, ElementReport::Exit { code: 0 }.of(FIRST));
     assert_eq!(report(&mut job, ended(0, 0..NODES, 0)), [DRAIN]);
     let next = report(&mut job, DRAINED);
     assert_eq!(next.last(), Some(&MasterAction::Order(Order::Job(JobOrder::StartStage(1)))));
     // The user has not seen the stacks of this stage.
     let fault = ElementReport::Faulted { nodes: (0..NODES).into(), signal: 11 };
-    let actions = report(&mut job, fault.of(0));
+    let actions = report(&mut job, fault.of(FIRST));
     let Some(MasterAction::Order(Order::Element { order, .. })) = actions.first() else {
         panic!("{actions:?}")
     };
@@ -554,7 +556,7 @@ fn a_deadlocked_job_is_ended_if_it_does_not_exit_after_the_signal() {
     assert_eq!(job.deadline(), None);
     let round = held_for_inspection(&mut job);
     let activity = ActivitySample { node_count: NODES, ..ActivitySample::EMPTY };
-    report(&mut job, ElementReport::SampleResult { round, sample: activity }.of(0));
+    report(&mut job, sampled(round, activity));
     let explained_at = job.deadline().unwrap();
     assert!(explained_at > now);
     job.set_time(explained_at);
@@ -565,7 +567,7 @@ fn a_deadlocked_job_is_ended_if_it_does_not_exit_after_the_signal() {
     let ends_at = read_at + crate::deadlock_response::SIGHUP_GRACE;
     assert_eq!(job.deadline(), Some(ends_at));
     job.set_time(ends_at);
-    let end = MasterAction::Order(ElementOrder::End.to(0));
+    let end = MasterAction::Order(ElementOrder::End.to(FIRST));
     assert_eq!(job.on(MasterEvent::Tick), [end]);
     assert_eq!(report(&mut job, ended(0, 0..NODES, 0)), [DRAIN]);
     assert_eq!(job.deadline(), None);
@@ -576,7 +578,7 @@ fn a_broken_pipe_is_an_ordinary_end_for_all_programs_of_a_pipeline_but_the_last(
     let mut job = started(&[2], ProgramKind::Plain);
     let broken_pipe = |element| {
         let status = Status::Signaled(signal::SIGPIPE);
-        ElementReport::Ended { nodes: (0..NODES).into(), status }.of(element)
+        ElementReport::Ended { nodes: (0..NODES).into(), status }.of(ElementIndex(element))
     };
     assert_eq!(report(&mut job, broken_pipe(0)), []);
     let text = "node 0 of prog was killed by SIGPIPE".to_owned();
@@ -593,7 +595,7 @@ fn an_element_that_ends_during_inspection_releases_the_job() {
     held_for_inspection(&mut job);
     let nodes = (0..NODES).into();
     let status = Status::Signaled(signal::SIGKILL);
-    let actions = report(&mut job, ElementReport::Ended { nodes, status }.of(0));
+    let actions = report(&mut job, ElementReport::Ended { nodes, status }.of(FIRST));
     assert_eq!(gang_requests(&actions), [GangRequest::Release(HoldReason::Inspection)]);
 }
 
@@ -663,17 +665,18 @@ fn input_of_scrun_reaches_the_hosts_and_their_output_reaches_scrun() {
     }
     // The process ends because the output is closed, so nothing is reported.
     let status = Status::Signaled(signal::SIGPIPE);
-    let broken_pipe = ElementReport::Ended { nodes: (0..1).into(), status }.of(0);
-    assert_eq!(report(&mut job, broken_pipe), [MasterAction::Order(ElementOrder::End.to(0))]);
+    let broken_pipe = ElementReport::Ended { nodes: (0..1).into(), status }.of(FIRST);
+    assert_eq!(report(&mut job, broken_pipe), [MasterAction::Order(ElementOrder::End.to(FIRST))]);
 }
 
 #[test]
 fn a_violation_names_its_program_and_ends_the_job() {
     let mut job = started(&[2], ProgramKind::Plain);
     let violation = "it claims to be another node".to_owned();
-    let actions = report(&mut job, ElementReport::ProtocolViolation { node: 3, violation }.of(1));
+    let violation = ElementReport::ProtocolViolation { node: 3, violation }.of(SECOND);
+    let actions = report(&mut job, violation);
     let text = "node 3 of prog: it claims to be another node; the job is ended".to_owned();
-    let end = |element| MasterAction::Order(ElementOrder::End.to(element));
+    let end = |element| MasterAction::Order(ElementOrder::End.to(ElementIndex(element)));
     assert_eq!(actions, [notice(Level::Error, text), end(0), end(1)]);
     // The stage has no such element.
     assert_eq!(report(&mut job, ended(2, 0..NODES, 0)), []);

@@ -54,7 +54,7 @@ impl ListedStage<'_> {
     /// The name of the host that reports a block. None: the stage has no such processes.
     fn host_name(&self, block: &ProcessBlock) -> Option<String> {
         let host = self.placement.hosts.get(block.host.index())?;
-        ((block.element as usize) < self.paths.len()).then(|| host.name.clone())
+        (block.element.index() < self.paths.len()).then(|| host.name.clone())
     }
 }
 

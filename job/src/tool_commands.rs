@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use score_proto::ids::JobId;
+use score_proto::ids::{ElementIndex, JobId};
 use score_proto::job_control::{ElementOrder, Order};
 use score_proto::message::{ToolCall, ToolSession};
 use score_proto::nodeset::NodeSet;
@@ -43,10 +43,10 @@ pub enum Asker {
     Page,
     /// scrun, for a report of a fault. The ranks belong to this parallel process and wait after a
     /// fault.
-    Fault(u32),
+    Fault(ElementIndex),
     /// scrun, for a report of a deadlock. The ranks belong to this parallel process, which is
     /// deadlocked.
-    Deadlock(u32),
+    Deadlock(ElementIndex),
 }
 
 /// A command that has not received its last event.
@@ -71,8 +71,8 @@ pub struct StagePrograms {
 
 impl StagePrograms {
     /// The ranks of an element: rows of the process table.
-    fn ranks(&self, element: u32) -> Range<u32> {
-        let first = element.saturating_mul(self.nodes);
+    fn ranks(&self, element: ElementIndex) -> Range<u32> {
+        let first = element.first_rank(self.nodes);
         first..first.saturating_add(self.nodes)
     }
 
@@ -82,7 +82,7 @@ impl StagePrograms {
 
     /// The number of programs that have some of these ranks.
     fn count_of(&self, ranks: &NodeSet) -> usize {
-        let elements = 0..self.names.len() as u32;
+        let elements = ElementIndex::all(self.names.len());
         elements.filter(|element| !ranks.within(self.ranks(*element)).is_empty()).count()
     }
 
@@ -199,7 +199,7 @@ impl ToolCommands {
     ) -> CommandId {
         self.last_id += 1;
         let id = CommandId(self.last_id);
-        for element in 0..programs.names.len() as u32 {
+        for element in ElementIndex::all(programs.names.len()) {
             let range = programs.ranks(element);
             let mut nodes = NodeSet::new();
             for part in ranks.within(range.clone()).ranges() {

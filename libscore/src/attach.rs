@@ -67,8 +67,8 @@ pub(crate) fn attach(socket: OwnedFd) -> Result<(), String> {
     };
     let location = ProcessLocation {
         node: (welcome.self_node, welcome.num_node),
-        proc: (welcome.self_proc, welcome.num_proc),
-        host: (welcome.self_host, welcome.num_host),
+        proc: (welcome.self_proc.0, welcome.num_proc),
+        host: (welcome.self_host.0, welcome.num_host),
     };
     globals::publish(&location, Vec::leak(contexts));
     start_session(session)
@@ -109,8 +109,8 @@ fn receive(socket: &OwnedFd) -> Result<(Reply, Vec<OwnedFd>), String> {
 fn check(welcome: &Welcome, descriptor_count: usize) -> Result<(), String> {
     let pairs = [
         ("node", welcome.self_node, welcome.num_node),
-        ("proc", welcome.self_proc, welcome.num_proc),
-        ("host", welcome.self_host, welcome.num_host),
+        ("proc", welcome.self_proc.0, welcome.num_proc),
+        ("host", welcome.self_host.0, welcome.num_host),
     ];
     for (name, index, count) in pairs {
         if index >= count || count > MAX_NODES {
@@ -176,7 +176,7 @@ fn map_area(fd: &OwnedFd, index: u32, notifier: ShepherdNotifier) -> Result<Area
 #[cfg(test)]
 mod tests {
     use super::*;
-    use score_proto::ids::JobId;
+    use score_proto::ids::{JobHostId, JobId, ProcessIndex};
     use score_proto::message::NetworkSet;
 
     fn welcome() -> Welcome {
@@ -185,9 +185,9 @@ mod tests {
             area: 1,
             self_node: 1,
             num_node: 4,
-            self_proc: 1,
+            self_proc: ProcessIndex(1),
             num_proc: 4,
-            self_host: 0,
+            self_host: JobHostId(0),
             num_host: 1,
             networks: vec![NetworkSet::one_host(4)],
             options: Vec::new(),
@@ -206,7 +206,7 @@ mod tests {
         let alone = Welcome {
             self_node: 0,
             num_node: 1,
-            self_proc: 0,
+            self_proc: ProcessIndex(0),
             num_proc: 1,
             networks: Vec::new(),
             ..welcome()
@@ -220,8 +220,8 @@ mod tests {
             (Welcome { self_node: 4, ..welcome() }, 3, "node: 4 of 4"),
             (Welcome { num_node: 0, ..welcome() }, 3, "node: 1 of 0"),
             (Welcome { num_node: MAX_NODES + 1, ..welcome() }, 3, "node: 1 of"),
-            (Welcome { self_proc: 9, ..welcome() }, 3, "proc: 9 of 4"),
-            (Welcome { self_host: 1, ..welcome() }, 3, "host: 1 of 1"),
+            (Welcome { self_proc: ProcessIndex(9), ..welcome() }, 3, "proc: 9 of 4"),
+            (Welcome { self_host: JobHostId(1), ..welcome() }, 3, "host: 1 of 1"),
             (Welcome { num_proc: 5, ..welcome() }, 3, "5 processes"),
             (Welcome { networks: Vec::new(), ..welcome() }, 2, "0 network sets"),
             (welcome(), 2, "2 descriptors"),

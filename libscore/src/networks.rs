@@ -96,7 +96,7 @@ fn device_type(member: &NetworkMember) -> &'static CStr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use score_proto::ids::JobId;
+    use score_proto::ids::{JobHostId, JobId, ProcessIndex};
     use score_proto::message::{NetworkSet, NodeMapping};
     use score_proto::nodeset::NodeSet;
 
@@ -106,9 +106,9 @@ mod tests {
             area: 0,
             self_node: 0,
             num_node,
-            self_proc: 0,
+            self_proc: ProcessIndex(0),
             num_proc: 1,
-            self_host: 0,
+            self_host: JobHostId(0),
             num_host: 1,
             networks,
             options: Vec::new(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use score_proto::ids::JobHostId;
+use score_proto::ids::{ElementIndex, JobHostId};
 use score_proto::observation::{HostMetrics, Metrics, NodeMetrics};
 
 use crate::{History, Metric};
@@ -18,7 +18,7 @@ const MIN_FULL_SCALE_RATE: f64 = 100.0;
 /// The displayed state of a job.
 #[derive(Debug, Clone, Default)]
 pub struct JobView {
-    processes: BTreeMap<(u32, u32), Process>,
+    processes: BTreeMap<(ElementIndex, u32), Process>,
     hosts: BTreeMap<JobHostId, HostRecord>,
     /// The highest rate of any process so far, in messages per second.
     peak: f64,

@@ -53,7 +53,7 @@ impl TableBuilder {
                 self.hosts.len() - 1
             }
         };
-        let nodes = self.listed.get_mut(block.element as usize);
+        let nodes = self.listed.get_mut(block.element.index());
         let entries = nodes.and_then(|nodes| nodes.get_mut(block.first_node as usize..));
         for (entry, pid) in entries.unwrap_or_default().iter_mut().zip(&block.pids) {
             if entry.replace((host, *pid)).is_none() {
@@ -84,14 +84,19 @@ impl TableBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use score_proto::ids::JobHostId;
+    use score_proto::ids::{ElementIndex, JobHostId};
 
     #[test]
     fn rows_are_by_element_then_by_rank_and_nodes_without_a_process_have_none() {
         let mut builder = TableBuilder::new(3, 2, 3);
         let mut add = |host: &str, element, first_node, pids: &[u32]| {
             let host_id = JobHostId(0);
-            let block = ProcessBlock { host: host_id, element, first_node, pids: pids.to_vec() };
+            let block = ProcessBlock {
+                host: host_id,
+                element: ElementIndex(element),
+                first_node,
+                pids: pids.to_vec(),
+            };
             builder.add(host, &block);
             builder.is_complete()
         };

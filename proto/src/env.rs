@@ -1,5 +1,6 @@
 //! Names of the environment variables that SCore sets or reads.
 
+use crate::ids::ProcessIndex;
 use crate::message::MpiStart;
 
 /// Descriptor number of a process's control socket to its shepherd. If it is not set, the program
@@ -51,21 +52,21 @@ pub const MPI_RANK_ENV: [&str; 6] = [
     "OMPI_COMM_WORLD_LOCAL_RANK",
     "OMPI_COMM_WORLD_LOCAL_SIZE",
 ];
-/// The values of [`MPI_RANK_ENV`] for a process. `rank` and `local_rank` are pairs of a number and
-/// the number of ranks, in the job and on this host.
+/// The values of [`MPI_RANK_ENV`] for a process. `rank` and `process` are pairs of a number and the
+/// number of ranks, in the job and on this host.
 pub fn mpi_rank_env(
     start: MpiStart,
     rank: (u32, u32),
-    local_rank: (u32, u32),
+    process: (ProcessIndex, u32),
 ) -> Vec<(&'static str, u32)> {
     let [mpich @ .., open_mpi_rank, size, open_mpi_local_rank, local_size] = MPI_RANK_ENV;
     match start {
-        MpiStart::Pmi => vec![(mpich[0], local_rank.0), (mpich[1], local_rank.1)],
+        MpiStart::Pmi => vec![(mpich[0], process.0.0), (mpich[1], process.1)],
         MpiStart::Pmix => vec![
             (open_mpi_rank, rank.0),
             (size, rank.1),
-            (open_mpi_local_rank, local_rank.0),
-            (local_size, local_rank.1),
+            (open_mpi_local_rank, process.0.0),
+            (local_size, process.1),
         ],
     }
 }

@@ -1,7 +1,7 @@
-//! A folder as one file: a length, a list of the entries of the folder, and the contents of its
-//! files one after the other. A folder can thus be copied to the hosts of a job like a program, by
-//! the hash of its bytes (`scrun -tool-files`). The list comes from another host.
-//! [`FileTree::check`] decides whether it is a valid folder, before anything is created.
+//! A directory as one file: a length, a list of the entries of the directory, and the contents of
+//! its files one after the other. A directory can thus be copied to the hosts of a job like a
+//! program, by the hash of its bytes (`scrun -tool-files`). The list comes from another host.
+//! [`FileTree::check`] decides whether it is a valid directory, before anything is created.
 
 use std::collections::HashMap;
 
@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::OsBytes;
 
-/// Largest number of files, directories and links of a folder together.
+/// Largest number of files, directories and links in a directory and below.
 pub const MAX_TREE_ENTRIES: usize = 100_000;
-/// Length in bytes of the longest path below the folder, and of the longest target of a link.
+/// Length in bytes of the longest path below the directory, and of the longest target of a link.
 pub const MAX_TREE_PATH: usize = 1024;
-/// Length in bytes of the longest name in a folder. It is the limit of Linux.
+/// Length in bytes of the longest name in a directory. It is the limit of Linux.
 pub const MAX_TREE_NAME: usize = 255;
-/// Largest total size of the files of a folder, in bytes.
+/// Largest total size of the files of a directory, in bytes.
 pub const MAX_TREE_BYTES: u64 = 4 << 30;
 /// Size of the longest encoded list in bytes.
 pub const MAX_TREE_LIST: usize = 32 << 20;
@@ -31,7 +31,7 @@ const MAX_FOLLOWED_LINKS: usize = 40;
 /// Largest number of names that are examined for all links together.
 const MAX_LINK_NAMES: usize = 4_000_000;
 
-/// The entries of a folder. Each directory precedes its own entries.
+/// The entries of a directory and below. Each directory precedes its own entries.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct FileTree {
     /// The files, directories and links.
@@ -41,7 +41,7 @@ pub struct FileTree {
 /// A file, a directory or a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TreeEntry {
-    /// The path below the folder: names that are separated by one slash each.
+    /// The path below the directory: names that are separated by one slash each.
     pub path: OsBytes,
     /// The kind of entry.
     pub kind: TreeEntryKind,
@@ -64,12 +64,12 @@ pub enum TreeEntryKind {
     },
     /// A symbolic link.
     Link {
-        /// The target of the link: a relative path that stays in the folder.
+        /// The target of the link: a relative path that stays in the directory.
         target: OsBytes,
     },
 }
 
-/// Why a folder must not be copied.
+/// Why a directory must not be copied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TreeError {
     /// The bytes are not a list.
@@ -105,7 +105,7 @@ pub enum TreeError {
     },
 }
 
-/// The kind of a path in the folder, for links through it.
+/// The kind of a path in the directory, for links through it.
 #[derive(Debug, Clone, Copy)]
 enum Place<'a> {
     Directory,
@@ -141,7 +141,7 @@ impl FileTree {
     /// Decodes and checks a list. `content_length`: the number of bytes after the list.
     ///
     /// # Errors
-    /// The list is not a valid folder.
+    /// The list is not a valid directory.
     pub fn decode(list: &[u8], content_length: u64) -> Result<Self, TreeError> {
         let (tree, rest): (Self, _) =
             postcard::take_from_bytes(list).map_err(|_| TreeError::Malformed)?;
@@ -155,9 +155,9 @@ impl FileTree {
         Ok(tree)
     }
 
-    /// Checks that the folder can be created below any directory without leaving it. Each path must
-    /// occur once and be in a directory of the list, and no link may lead out of the folder.
-    /// Returns the sum of the sizes of its files.
+    /// Checks that the tree can be created in any directory without leaving it. Each path must
+    /// occur once and be in a directory of the list, and no link may lead out of the tree. Returns
+    /// the sum of the sizes of its files.
     ///
     /// # Errors
     /// The first invalid entry.
@@ -210,7 +210,7 @@ impl FileTree {
     }
 }
 
-/// The directory of a path. None for a path in the folder itself.
+/// The directory of a path. None for a path at the top of the tree.
 fn parent(path: &[u8]) -> Option<&[u8]> {
     let slash = path.iter().rposition(|byte| *byte == b'/')?;
     Some(&path[..slash])

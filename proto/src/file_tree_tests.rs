@@ -145,7 +145,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     /// An accepted tree can be created. If one of its links leads to an existing file, that file is
-    /// in the folder. The file system is the reference.
+    /// in the directory. The file system is the reference.
     // Promise of `every_host_has_the_directory_and_it_is_removed_with_the_job`.
     #[test]
     fn accepted_paths_stay_in_their_directory(list in prop::collection::vec(entries(), 1..24)) {
@@ -160,7 +160,7 @@ proptest! {
         let folder = scratch.join("x/y");
         std::fs::create_dir_all(&folder).unwrap();
         let folder = folder.canonicalize().unwrap();
-        // Files that links out of the folder would reach.
+        // Files that links out of the directory would reach.
         for name in ["a", "b", "c", "d", "x/a", "x/b", "x/c"] {
             std::fs::create_dir_all(scratch.join(name)).unwrap();
         }

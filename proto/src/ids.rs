@@ -7,6 +7,8 @@
 //! | [`JobId`] | a job | its cluster, or its single-user daemon | there, among current jobs |
 //! | [`JobHostId`] | a host of a job | the order of the job's hosts | in the job |
 //! | [`SessionJobId`] | a job for its scrun | scrun | in its session, while the job lasts |
+//! | [`ElementIndex`] | a parallel process of a stage | its place in the pipe | in the stage |
+//! | [`ProcessIndex`] | a process of an element | the order of nodes | in the element, on a host |
 
 use std::fmt::{self, Display, Formatter};
 
@@ -23,7 +25,7 @@ macro_rules! display_as_number {
     )+};
 }
 
-display_as_number!(HostId, JobId, JobHostId, SessionJobId);
+display_as_number!(HostId, JobId, JobHostId, SessionJobId, ElementIndex, ProcessIndex);
 
 /// A host's index in the cluster's list and in its tree. The server has number 0:
 /// [`crate::peer_message::SERVER`].
@@ -73,6 +75,53 @@ impl JobHostId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SessionJobId(pub u32);
 
+/// A parallel process's index in its stage, from 0 at the left end of the pipeline.
+///
+/// The nodes of an element are plain numbers. A receiver that gets an index from a process or from
+/// another host checks that the stage has such an element.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct ElementIndex(pub u32);
+
+impl ElementIndex {
+    /// The leftmost element of every stage.
+    pub const FIRST: Self = Self(0);
+
+    /// The indices of the elements of a stage with `count` elements, from left to right.
+    pub fn all(count: usize) -> impl DoubleEndedIterator<Item = Self> + Clone {
+        (0..count as u32).map(Self)
+    }
+
+    /// The element's position in lists of the stage's elements.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The rank of the element's node 0: its row in the job's process table. `nodes`: the number of
+    /// nodes of each element.
+    pub fn first_rank(self, nodes: u32) -> u32 {
+        self.0.saturating_mul(nodes)
+    }
+}
+
+/// A process's index among the processes of its element on its host, from 0 in the order of their
+/// nodes. `score_self_proc` has this value.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct ProcessIndex(pub u32);
+
+impl ProcessIndex {
+    /// The first process of an element on each host.
+    pub const FIRST: Self = Self(0);
+
+    /// The process's position in lists of the element's processes on the host.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,6 +134,8 @@ mod tests {
             assert_eq!(postcard::to_allocvec(&JobHostId(number)).unwrap(), bytes);
             assert_eq!(postcard::to_allocvec(&JobId(number)).unwrap(), bytes);
             assert_eq!(postcard::to_allocvec(&SessionJobId(number)).unwrap(), bytes);
+            assert_eq!(postcard::to_allocvec(&ElementIndex(number)).unwrap(), bytes);
+            assert_eq!(postcard::to_allocvec(&ProcessIndex(number)).unwrap(), bytes);
             assert_eq!(SessionJobId(number).to_string(), number.to_string());
         }
         assert_eq!(format!("{:>4}", SessionJobId(7)), "   7");

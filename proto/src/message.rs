@@ -18,7 +18,7 @@ mod os_bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::allocation_request::AllocationRequest;
-use crate::ids::JobId;
+use crate::ids::{ElementIndex, JobId};
 use crate::nodeset::NodeSet;
 use crate::tool_files::ToolFileChunk;
 use crate::tool_start::ToolAction;
@@ -122,7 +122,7 @@ pub enum JobRequest {
     /// The debugger of [`crate::server_message::JobAnswer::OpenDebugger`] has exited.
     DebuggerEnded {
         /// The parallel process.
-        element: u32,
+        element: ElementIndex,
         /// The node.
         node: u32,
         /// Whether the debugger could not be started here.
@@ -283,7 +283,7 @@ pub struct NodeUsage {
     /// Stage, from 0.
     pub stage: u32,
     /// Element in the stage, from 0.
-    pub element: u32,
+    pub element: ElementIndex,
     /// Node.
     pub node: u32,
     /// User time in nanoseconds.

@@ -1,7 +1,7 @@
 //! The observations of shepherds about processes, made without stopping them: whether all are idle,
 //! what each waits for, and the metrics for monitors.
 
-use crate::ids::JobHostId;
+use crate::ids::{ElementIndex, JobHostId};
 use serde::{Deserialize, Serialize};
 
 use crate::job_control::SwitchSeq;
@@ -213,7 +213,7 @@ pub struct HostMetrics {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeMetrics {
     /// Element of the running stage.
-    pub element: u32,
+    pub element: ElementIndex,
     /// The node.
     pub node: u32,
     /// Index of its host in the job.

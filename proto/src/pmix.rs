@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::JobHostId;
+use crate::ids::{ElementIndex, JobHostId};
 use crate::job_control::SubsetFence;
 use crate::message::{EnvVar, OsBytes};
 
@@ -27,7 +27,7 @@ pub struct PmixHost {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PmixNamespace {
     /// The number of the element in the stage.
-    pub element: u32,
+    pub element: ElementIndex,
     /// The name of the PMIx namespace, which is the same on all hosts. The name is secret, because
     /// a local process that has the name could connect in place of a rank.
     pub name: String,
@@ -75,7 +75,7 @@ pub enum PmixOrder {
     /// Entries that the ranks of some hosts have put before a fence.
     FenceEntries {
         /// The parallel process.
-        element: u32,
+        element: ElementIndex,
         /// The fence. None: the fence of all ranks.
         fence: Option<SubsetFence>,
         /// The entries as blobs of libpmix, one after the other.
@@ -85,7 +85,7 @@ pub enum PmixOrder {
     /// All ranks that take part are in the fence, and their entries have arrived.
     FenceDone {
         /// The parallel process.
-        element: u32,
+        element: ElementIndex,
         /// The fence. None: the fence of all ranks.
         fence: Option<SubsetFence>,
     },
@@ -93,7 +93,7 @@ pub enum PmixOrder {
     /// [`PmixReport::ModexAnswer`] has to answer it when that rank has put entries.
     ModexRequest {
         /// The parallel process.
-        element: u32,
+        element: ElementIndex,
         /// The rank of this host.
         rank: u32,
         /// Whether the rank has ended, so that the helper has to answer at once. The order then
@@ -103,7 +103,7 @@ pub enum PmixOrder {
     /// The answer to [`PmixReport::ModexRequest`].
     ModexAnswer {
         /// The parallel process.
-        element: u32,
+        element: ElementIndex,
         /// The rank of another host.
         rank: u32,
         /// The entries of the rank as a blob of libpmix. None: the rank has put no entries.
@@ -120,7 +120,7 @@ pub enum PmixReport {
     /// A rank of this host can be started.
     Ready {
         /// The parallel process.
-        element: u32,
+        element: ElementIndex,
         /// The rank.
         rank: u32,
         /// The environment variables with which the rank finds the helper.
@@ -131,21 +131,21 @@ pub enum PmixReport {
     /// A rank of this host has called PMIx_Init (MPI_Init).
     Connected {
         /// The parallel process.
-        element: u32,
+        element: ElementIndex,
         /// The rank.
         rank: u32,
     },
     /// A rank of this host has called PMIx_Finalize (MPI_Finalize).
     Finalized {
         /// The parallel process.
-        element: u32,
+        element: ElementIndex,
         /// The rank.
         rank: u32,
     },
     /// The ranks of this host that take part in a fence have entered the fence.
     InFence {
         /// The parallel process.
-        element: u32,
+        element: ElementIndex,
         /// The fence. None: the fence of all ranks.
         fence: Option<SubsetFence>,
         /// The entries that these ranks have put, as a blob of libpmix.
@@ -156,14 +156,14 @@ pub enum PmixReport {
     /// [`PmixOrder::ModexAnswer`] answers it.
     ModexRequest {
         /// The parallel process.
-        element: u32,
+        element: ElementIndex,
         /// The rank of another host.
         rank: u32,
     },
     /// The answer to [`PmixOrder::ModexRequest`].
     ModexAnswer {
         /// The parallel process.
-        element: u32,
+        element: ElementIndex,
         /// The rank of this host.
         rank: u32,
         /// The entries of the rank as a blob of libpmix. None: the rank has put no entries.
@@ -173,7 +173,7 @@ pub enum PmixReport {
     /// A rank of this host has called PMIx_Abort (MPI_Abort).
     Aborted {
         /// The parallel process.
-        element: u32,
+        element: ElementIndex,
         /// The rank.
         rank: u32,
         /// The error code of the call.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::client_session::{JobMessage, SESSION_JOB};
 use crate::daemon_statistics::DaemonStatistics;
-use crate::ids::{JobHostId, JobId, SessionJobId};
+use crate::ids::{ElementIndex, JobHostId, JobId, SessionJobId};
 use crate::job_control::{DebuggedProcess, FileRequest, ProcessBlock};
 use crate::job_list::JobEntry;
 use crate::message::{ContentHash, HostSpec, JobEnd, Level, OsBytes, Stream};
@@ -196,7 +196,7 @@ pub enum ListedProcesses {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TerminalDebugger {
     /// The element in the running stage.
-    pub element: u32,
+    pub element: ElementIndex,
     /// The node.
     pub node: u32,
     /// The event, for a line above the debugger.

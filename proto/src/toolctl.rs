@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ids::{ElementIndex, JobHostId, JobId, ProcessIndex};
 use crate::message::OsBytes;
 use crate::tool_command::CommandId;
 
@@ -22,9 +23,9 @@ pub const TOOLCTL_PROC_FD: i32 = 2;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolctlJob {
     /// The number of the job.
-    pub job: u64,
+    pub job: JobId,
     /// The index of this host in the job.
-    pub host: u32,
+    pub host: JobHostId,
     /// The job's directory.
     pub directory: OsBytes,
 }
@@ -50,7 +51,7 @@ pub enum ToolctlOrder {
         /// The rank of the process, which is its row in the job's process table.
         rank: u32,
         /// The index of the process among the processes of its element on this host.
-        number: u32,
+        number: ProcessIndex,
         /// The process id, in the PID namespace of the service.
         pid: i32,
     },
@@ -84,7 +85,7 @@ pub enum ToolctlOrder {
     /// A command to these processes. The service has to answer for each of them within `wait_ms`.
     Command {
         /// The element in the running stage.
-        element: u32,
+        element: ElementIndex,
         /// The number of the command.
         id: CommandId,
         /// The processes.
@@ -128,7 +129,7 @@ pub enum ToolctlReport {
     /// The answer of a process to a command.
     Answer {
         /// The parallel process.
-        element: u32,
+        element: ElementIndex,
         /// The number of the command.
         id: CommandId,
         /// The node of the process.

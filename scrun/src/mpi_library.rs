@@ -66,9 +66,9 @@ impl MpiLibrary {
     ) -> Self {
         let has_module = || {
             let file = path.and_then(|path| path.canonicalize().ok());
-            let folder = file.as_deref().and_then(Path::parent);
-            folder.is_some_and(|folder| {
-                LIBFABRIC_MODULES.iter().any(|module| folder.join(module).exists())
+            let directory = file.as_deref().and_then(Path::parent);
+            directory.is_some_and(|directory| {
+                LIBFABRIC_MODULES.iter().any(|module| directory.join(module).exists())
             })
         };
         match self {

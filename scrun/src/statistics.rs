@@ -45,7 +45,7 @@ pub fn report(mode: Statistics, job: JobId, names: &[Vec<String>], end: &JobEnd)
         for node in usage {
             let name = names
                 .get(node.stage as usize)
-                .and_then(|stage| stage.get(node.element as usize))
+                .and_then(|stage| stage.get(node.element.index()))
                 .map_or("?", String::as_str);
             let _ = writeln!(
                 out,
@@ -77,12 +77,13 @@ fn percent(permille: u16) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use score_proto::ids::ElementIndex;
 
     #[test]
     fn the_summary_adds_up_and_the_detail_names_every_node() {
         let usage = |element, node| NodeUsage {
+            element: ElementIndex(element),
             stage: 0,
-            element,
             node,
             user_ns: 1_500_000_000,
             system_ns: 250_000_000,

@@ -111,7 +111,7 @@ fn check_document_with_programs(path: &str, programs: Option<&Path>) {
     assert!(!steps.is_empty(), "{path} has no session");
     let env = TestEnv::new();
     write_pkg_config_file(&env);
-    let folder = env.dir().to_str().expect("the temporary folder has a plain name");
+    let folder = env.dir().to_str().expect("the temporary directory has a plain name");
     let mut search_path: Vec<_> = programs.into_iter().map(Path::to_owned).collect();
     search_path.push(binaries::folder().to_owned());
     search_path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));

@@ -1,6 +1,7 @@
 //! Merges the reports of a job on their way to the master: equal reports about different nodes
 //! become one report.
 
+use score_proto::ids::ElementIndex;
 use score_proto::job_control::{
     ElementReport, JobReport, MAX_BLOCK_PIDS, ProcessBlock, Report, ShepherdReport, SwitchReport,
 };
@@ -17,7 +18,7 @@ const MAX_MERGED_FENCE_BYTES: usize = 256 << 10;
 /// The other reports whose order relative to this report must not change.
 enum Scope<'a> {
     /// Reports about the same nodes of the element.
-    Nodes(u32, &'a NodeSet),
+    Nodes(ElementIndex, &'a NodeSet),
     /// No report.
     Independent,
     /// All reports except independent ones.
@@ -52,7 +53,7 @@ fn job_scope(report: &JobReport) -> Scope<'_> {
     }
 }
 
-fn element_scope(element: u32, report: &ElementReport) -> Scope<'_> {
+fn element_scope(element: ElementIndex, report: &ElementReport) -> Scope<'_> {
     match report {
         ElementReport::Attached { nodes, .. }
         | ElementReport::InBarrier { nodes }
@@ -261,12 +262,14 @@ mod tests {
     use score_proto::job_control::{Status, SubsetFence};
     use score_proto::message::NodeUsage;
 
+    const FIRST: ElementIndex = ElementIndex::FIRST;
+
     fn ended(node: u32, code: u8) -> Report {
-        ElementReport::Ended { nodes: NodeSet::one(node), status: Status::Exited(code) }.of(0)
+        ElementReport::Ended { nodes: NodeSet::one(node), status: Status::Exited(code) }.of(FIRST)
     }
 
     fn in_barrier(node: u32) -> Report {
-        ElementReport::InBarrier { nodes: NodeSet::one(node) }.of(0)
+        ElementReport::InBarrier { nodes: NodeSet::one(node) }.of(FIRST)
     }
 
     fn merged(reports: &[Report]) -> Vec<Report> {
@@ -279,18 +282,20 @@ mod tests {
 
     #[test]
     fn equal_reports_of_many_nodes_become_one() {
-        let all = ElementReport::Ended { nodes: (0..3).into(), status: Status::Exited(0) }.of(0);
+        let all =
+            ElementReport::Ended { nodes: (0..3).into(), status: Status::Exited(0) }.of(FIRST);
         assert_eq!(merged(&[ended(0, 0), ended(2, 0), ended(1, 0)]), [all]);
         assert_eq!(merged(&[ended(0, 0), ended(1, 1), ended(2, 0)]).len(), 2);
     }
 
     #[test]
     fn no_report_overtakes_a_report_about_the_same_node_or_the_whole_element() {
-        let two = ElementReport::Ended { nodes: (0..2).into(), status: Status::Exited(0) }.of(0);
+        let two =
+            ElementReport::Ended { nodes: (0..2).into(), status: Status::Exited(0) }.of(FIRST);
         assert_eq!(merged(&[in_barrier(1), ended(0, 0), ended(1, 0)]), [in_barrier(1), two]);
         let order = [ended(0, 0), in_barrier(1), ended(1, 0)];
         assert_eq!(merged(&order), order);
-        let exit = ElementReport::Exit { code: 1 }.of(0);
+        let exit = ElementReport::Exit { code: 1 }.of(FIRST);
         let order = [ended(0, 0), exit, ended(1, 0)];
         assert_eq!(merged(&order), order);
     }
@@ -301,7 +306,7 @@ mod tests {
             let members = [0, 2, 4].into_iter().collect();
             let (nodes, entries) = (NodeSet::one(node), vec![node as u8]);
             let fence = SubsetFence { members, tag };
-            ElementReport::InSubsetFence { fence, nodes, entries }.of(0)
+            ElementReport::InSubsetFence { fence, nodes, entries }.of(FIRST)
         };
         let merged = merged(&[in_fence(1, 0), in_fence(2, 4), in_fence(1, 2)]);
         let Report::Element { report: ElementReport::InSubsetFence { nodes, entries, .. }, .. } =
@@ -317,7 +322,7 @@ mod tests {
     fn usage_reports_are_merged_and_do_not_prevent_merges_of_other_reports() {
         let usage = |node| NodeUsage {
             stage: 0,
-            element: 0,
+            element: FIRST,
             node,
             user_ns: 1,
             system_ns: 2,

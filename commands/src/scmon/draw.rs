@@ -6,6 +6,7 @@ use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use score_monitor::{History, Host, JobView, Metric, Process};
+use score_proto::ids::ElementIndex;
 
 use super::format;
 
@@ -66,7 +67,8 @@ pub fn draw(
         let header = if fits { header_with_scale } else { header };
         buffer.set_stringn(column.x, area.y + 1, header, column.width.into(), bold);
     }
-    let multi_element = view.processes().iter().any(|process| process.totals.element > 0);
+    let multi_element =
+        view.processes().iter().any(|process| process.totals.element > ElementIndex::FIRST);
     let visible = rows.iter().skip(settings.offset.min(max_offset)).take(lines);
     for (y, row) in (area.y + 2..).zip(visible) {
         draw_row(view, row, multi_element, (kinds, &columns), y, buffer);

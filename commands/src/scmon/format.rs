@@ -1,7 +1,7 @@
 //! Formats the metrics as text: numbers for users, and a line of JSON for programs.
 
 use score_monitor::{Host, JobView, Metric, Process};
-use score_proto::ids::{JobHostId, JobId};
+use score_proto::ids::{ElementIndex, JobHostId, JobId};
 use serde::Serialize;
 
 /// A number of at most four characters, with a suffix for powers of a thousand.
@@ -74,7 +74,8 @@ pub fn table(view: &JobView, kinds: &[Metric]) -> String {
     kinds.iter().for_each(|kind| out += &format!("{:>10}", kind.name()));
     out.push('\n');
     let processes = view.processes();
-    let multi_element = processes.iter().any(|process| process.totals.element > 0);
+    let multi_element =
+        processes.iter().any(|process| process.totals.element > ElementIndex::FIRST);
     for host in view.hosts() {
         out += &format!("{:<16}", host_name(&host));
         kinds.iter().for_each(|kind| out += &format!("{:>10}", host_value(view, &host, *kind)));
@@ -116,7 +117,7 @@ struct JsonHost {
 
 #[derive(Serialize)]
 struct JsonProcess {
-    element: u32,
+    element: ElementIndex,
     host: JobHostId,
     load: f64,
     memory_kib: u64,

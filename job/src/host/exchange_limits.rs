@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use score_proto::ids::JobHostId;
+use score_proto::ids::{ElementIndex, JobHostId};
 use score_proto::job_control::{
     DebuggerOrder, ElementOrder, ElementReport, JobReport, MAX_FENCE_BYTES_PER_HOST,
     MAX_FENCE_BYTES_PER_NODE, MAX_MODEX_BYTES, MAX_SUBSET_RANGES, Placement, ProcessBlock,
@@ -20,13 +20,13 @@ use crate::validate::MAX_ELEMENTS;
 #[derive(Debug, Default)]
 pub struct ExchangeLimits {
     /// Elements whose processes on this host are in a fence, and the bytes of their entries.
-    fences: BTreeMap<u32, usize>,
+    fences: BTreeMap<ElementIndex, usize>,
     /// Fences of a subset of the nodes, and the bytes of their entries.
-    subset_fences: HashMap<(u32, SubsetFence), usize>,
+    subset_fences: HashMap<(ElementIndex, SubsetFence), usize>,
     /// Element and node of another host whose entries this host has requested.
-    requested: BTreeSet<(u32, u32)>,
+    requested: BTreeSet<(ElementIndex, u32)>,
     /// Element and node of this host, and the host that has requested the entries of the node.
-    questions: BTreeSet<(u32, u32, JobHostId)>,
+    questions: BTreeSet<(ElementIndex, u32, JobHostId)>,
     /// Process identifiers that the host may still list.
     unlisted: usize,
 }
@@ -57,7 +57,7 @@ impl ExchangeLimits {
                 && !block.pids.is_empty()
                 && host.first_node <= block.first_node
                 && end.is_some_and(|end| end <= host.node_range().end)
-                && (block.element as usize) < MAX_ELEMENTS
+                && block.element.index() < MAX_ELEMENTS
         };
         let pid_count = blocks.iter().map(|block| block.pids.len()).sum();
         let left = self.unlisted.checked_sub(pid_count).filter(|_| blocks.iter().all(is_own));
@@ -82,7 +82,7 @@ impl ExchangeLimits {
     fn may_report_about(
         &mut self,
         placement: &Placement,
-        element: u32,
+        element: ElementIndex,
         report: &ElementReport,
     ) -> bool {
         let self_host = placement.self_host;
@@ -112,7 +112,7 @@ impl ExchangeLimits {
     fn begin_fence(
         &mut self,
         placement: &Placement,
-        element: u32,
+        element: ElementIndex,
         nodes: &NodeSet,
         entries_len: usize,
     ) -> bool {
@@ -127,7 +127,7 @@ impl ExchangeLimits {
             && !nodes.is_empty()
             && entries_len <= max_len
             && total_len <= MAX_FENCE_BYTES_PER_HOST
-            && (element as usize) < MAX_ELEMENTS
+            && element.index() < MAX_ELEMENTS
             && !self.fences.contains_key(&element);
         if may_begin {
             self.fences.insert(element, entries_len);
@@ -139,7 +139,7 @@ impl ExchangeLimits {
     fn begin_subset_fence(
         &mut self,
         placement: &Placement,
-        element: u32,
+        element: ElementIndex,
         fence: &SubsetFence,
         nodes: &NodeSet,
         entries_len: usize,
@@ -158,7 +158,7 @@ impl ExchangeLimits {
             && entries_len <= nodes.len() as usize * MAX_FENCE_BYTES_PER_NODE
             && total_len <= MAX_FENCE_BYTES_PER_HOST
             && of_element < max_subset_fences(host.nodes as usize)
-            && (element as usize) < MAX_ELEMENTS
+            && element.index() < MAX_ELEMENTS
             && !self.subset_fences.contains_key(&key);
         if may_begin {
             self.subset_fences.insert(key, entries_len);
@@ -167,7 +167,7 @@ impl ExchangeLimits {
     }
 
     /// The shepherd gets an order. It may send more reports because of this order.
-    pub fn on_order(&mut self, self_host: JobHostId, element: u32, order: &ElementOrder) {
+    pub fn on_order(&mut self, self_host: JobHostId, element: ElementIndex, order: &ElementOrder) {
         match order {
             ElementOrder::FenceDone => {
                 self.fences.remove(&element);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use score_proto::ids::ElementIndex;
 use score_proto::job_control::{ElementReport, Report};
 use score_proto::nodeset::NodeSet;
 use score_proto::tool_command::{
@@ -25,7 +26,7 @@ const BOUNDS: MergeBounds = MergeBounds {
 /// A merger for each parallel process of the running stage to which a tool has sent a command. The
 /// sources are the children of the node.
 #[derive(Debug, Default)]
-pub struct ToolMergers(BTreeMap<u32, Merger>);
+pub struct ToolMergers(BTreeMap<ElementIndex, Merger>);
 
 impl ToolMergers {
     /// A new stage begins.
@@ -38,7 +39,7 @@ impl ToolMergers {
     /// the parent.
     pub fn on_command(
         &mut self,
-        element: u32,
+        element: ElementIndex,
         command: &mut ToolCommand,
         nodes_of_children: Vec<NodeSet>,
         now: MonotonicTime,
@@ -56,7 +57,7 @@ impl ToolMergers {
     pub fn on_event(
         &mut self,
         source: usize,
-        element: u32,
+        element: ElementIndex,
         mut event: MergedEvent,
         now: MonotonicTime,
     ) -> Vec<Report> {
@@ -88,11 +89,16 @@ impl ToolMergers {
     }
 
     fn step_all(&mut self, input: &MergeInput, now: MonotonicTime) -> Vec<Report> {
-        let elements: Vec<u32> = self.0.keys().copied().collect();
+        let elements: Vec<ElementIndex> = self.0.keys().copied().collect();
         elements.into_iter().flat_map(|element| self.step(element, input.clone(), now)).collect()
     }
 
-    fn step(&mut self, element: u32, input: MergeInput, now: MonotonicTime) -> Vec<Report> {
+    fn step(
+        &mut self,
+        element: ElementIndex,
+        input: MergeInput,
+        now: MonotonicTime,
+    ) -> Vec<Report> {
         let mut actions = Vec::new();
         if let Some(merger) = self.0.get_mut(&element) {
             merger.step(input, now, &mut actions);
@@ -118,6 +124,8 @@ mod tests {
     use score_proto::peer_message::JobIncarnation;
     use score_proto::tool_command::CommandId;
 
+    const FIRST: ElementIndex = ElementIndex::FIRST;
+
     /// Host 0 of three hosts with two nodes each; the other two are its children.
     fn root_node() -> TreeNode {
         let hosts = (0..3).map(|host| (format!("h{host}"), None, 2));
@@ -127,7 +135,7 @@ mod tests {
     fn send(node: &mut TreeNode, id: u64, nodes: NodeSet) {
         let (id, wait_ms, body) = (CommandId(id), 8000, Vec::new());
         let command = ToolCommand { id, nodes, wait_ms, body };
-        node.on_order(ElementOrder::ToolCommand(command).to(0));
+        node.on_order(ElementOrder::ToolCommand(command).to(FIRST));
     }
 
     fn event(id: u64, nodes: impl Into<NodeSet>, body: EventBody) -> ElementReport {
@@ -140,7 +148,7 @@ mod tests {
     }
 
     fn from_shepherd(node: &mut TreeNode, report: ElementReport) {
-        node.on_shepherd_report(ShepherdReport::Element { element: 0, report });
+        node.on_shepherd_report(ShepherdReport::Element { element: FIRST, report });
     }
 
     /// The reports to the parent, and the child index and time of each command to a child.
@@ -171,11 +179,11 @@ mod tests {
         // Child hosts get less time, so that their answers arrive in time.
         assert_eq!(outgoing(&mut node), (Vec::new(), vec![(0, 7000), (1, 7000)]));
         from_shepherd(&mut node, event(1, 1..2, said("main")));
-        node.on_report(1, event(1, 3..4, said("main")).of(0));
+        node.on_report(1, event(1, 3..4, said("main")).of(FIRST));
         assert_eq!(outgoing(&mut node).0, []);
-        node.on_report(1, event(1, 2..3, said("solve")).of(0));
-        let main = event(1, [1, 3].into_iter().collect::<NodeSet>(), said("main")).of(0);
-        let solve = event(1, 2..3, said("solve")).of(0);
+        node.on_report(1, event(1, 2..3, said("solve")).of(FIRST));
+        let main = event(1, [1, 3].into_iter().collect::<NodeSet>(), said("main")).of(FIRST);
+        let solve = event(1, 2..3, said("solve")).of(FIRST);
         assert_eq!(outgoing(&mut node).0, [main, solve]);
         assert_eq!(node.deadline(), None);
     }
@@ -190,11 +198,11 @@ mod tests {
         assert_eq!(node.deadline(), Some(Duration::from_secs(18)));
         node.set_time(Duration::from_secs(18));
         node.on_tick();
-        assert_eq!(outgoing(&mut node).0, [event(1, 0..2, said("main")).of(0)]);
-        node.on_report(1, event(1, 2..4, said("main")).of(0));
-        assert_eq!(outgoing(&mut node).0, [event(1, 2..4, said("main")).of(0)]);
+        assert_eq!(outgoing(&mut node).0, [event(1, 0..2, said("main")).of(FIRST)]);
+        node.on_report(1, event(1, 2..4, said("main")).of(FIRST));
+        assert_eq!(outgoing(&mut node).0, [event(1, 2..4, said("main")).of(FIRST)]);
         node.close_child(2);
-        assert_eq!(outgoing(&mut node).0, [event(1, 4..6, EventBody::Lost).of(0)]);
+        assert_eq!(outgoing(&mut node).0, [event(1, 4..6, EventBody::Lost).of(FIRST)]);
     }
 
     #[test]
@@ -209,10 +217,10 @@ mod tests {
         from_shepherd(&mut node, event(1, 0..2, said("main")));
         from_shepherd(&mut node, event(1, 0..2, said("forged")));
         let report = event(1, 0..2, said("forged"));
-        node.on_shepherd_report(ShepherdReport::Element { element: 1, report });
-        node.on_report(1, event(1, 2..4, said("main")).of(0));
-        node.on_report(2, event(1, 4..6, said("main")).of(0));
-        assert_eq!(outgoing(&mut node).0, [event(1, 0..6, said("main")).of(0)]);
+        node.on_shepherd_report(ShepherdReport::Element { element: ElementIndex(1), report });
+        node.on_report(1, event(1, 2..4, said("main")).of(FIRST));
+        node.on_report(2, event(1, 4..6, said("main")).of(FIRST));
+        assert_eq!(outgoing(&mut node).0, [event(1, 0..6, said("main")).of(FIRST)]);
     }
 
     /// Each parallel process has a merger of its own, and a hostile job has a thousand parallel
@@ -220,14 +228,14 @@ mod tests {
     #[test]
     fn the_answers_to_all_commands_that_wait_are_bounded_together() {
         let mut mergers = ToolMergers::default();
-        let count = (2 * MAX_HELD_BYTES / MAX_TOOL_BODY) as u32;
-        for element in 0..count {
+        let count = 2 * MAX_HELD_BYTES / MAX_TOOL_BODY;
+        for element in ElementIndex::all(count) {
             let (id, wait_ms, body) = (CommandId(1), 8000, Vec::new());
             let mut command = ToolCommand { id, nodes: (0..2).into(), wait_ms, body };
             let children = vec![NodeSet::from(0..2)];
             mergers.on_command(element, &mut command, children, Duration::ZERO);
         }
-        for element in 0..count {
+        for element in ElementIndex::all(count) {
             let body = EventBody::Answer(vec![0; MAX_TOOL_BODY]);
             let event = MergedEvent { command: CommandId(1), ranks: NodeSet::one(0), body };
             assert_eq!(mergers.on_event(0, element, event, Duration::ZERO), []);
@@ -241,7 +249,7 @@ mod tests {
             let dropped = event(1, 0..1, body);
             matches!(report, Report::Element { report, .. } if *report == dropped)
         };
-        assert_eq!(reports.len(), count as usize);
-        assert!(reports.iter().filter(is_dropped).count() >= count as usize / 2);
+        assert_eq!(reports.len(), count);
+        assert!(reports.iter().filter(is_dropped).count() >= count / 2);
     }
 }

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use score_proto::ids::JobHostId;
+use score_proto::ids::{ElementIndex, JobHostId};
 use score_proto::job_control::{
     ElementOrder, ElementReport, FileRequest, HOP_WINDOW, HopOrder, JobOrder, JobReport,
     LocalRotation, Order, OutputReport, Placement, ProgramAnswer, Report, ShepherdOrder,
@@ -63,7 +63,7 @@ struct Child {
     /// The child sends no further reports.
     is_closed: bool,
     /// The child's last report about each element of the running stage.
-    idle_summaries: BTreeMap<u32, IdleSummary>,
+    idle_summaries: BTreeMap<ElementIndex, IdleSummary>,
 }
 
 impl Child {
@@ -96,7 +96,7 @@ struct Questions {
     /// The time that the job took.
     finished: Gather<u64>,
     /// Samples of each element, by round.
-    samples: BTreeMap<u32, Gather<ActivitySample>>,
+    samples: BTreeMap<ElementIndex, Gather<ActivitySample>>,
 }
 
 impl Questions {
@@ -150,7 +150,7 @@ pub struct TreeNode {
     killed: bool,
     questions: Questions,
     /// The last report about each element of the running stage that was sent to the parent.
-    idle_summaries: BTreeMap<u32, IdleSummary>,
+    idle_summaries: BTreeMap<ElementIndex, IdleSummary>,
     pending_reports: CoalescingQueue<Report>,
     outgoing: Vec<Outgoing>,
 }
@@ -284,7 +284,7 @@ impl TreeNode {
     /// An order has come from the parent.
     pub fn on_order(&mut self, mut order: Order) {
         if let Order::Element { element, order: ElementOrder::ToolCommand(command) } = &mut order
-            && (*element as usize) < MAX_ELEMENTS
+            && element.index() < MAX_ELEMENTS
         {
             let children = self.children.iter();
             let nodes: Vec<_> = children.map(|child| self.node_range(child).into()).collect();
@@ -417,7 +417,7 @@ impl TreeNode {
         let Some(child) = self.children.get_mut(child_index) else { return };
         if let Report::Element { element, .. }
         | Report::Switch(SwitchReport::IdleSummary { element, .. }) = &report
-            && *element as usize >= MAX_ELEMENTS
+            && element.index() >= MAX_ELEMENTS
         {
             // No job has such an element: the report comes from a faulty or hostile shepherd.
             return;
@@ -532,7 +532,7 @@ impl TreeNode {
     fn on_sample(
         &mut self,
         child_index: usize,
-        element: u32,
+        element: ElementIndex,
         round: SampleRound,
         sample: ActivitySample,
     ) {
@@ -553,7 +553,7 @@ impl TreeNode {
     /// Reports whether all children are idle, if the state has changed or if all children have gone
     /// through a further stop. A host that has not reported counts as busy.
     fn report_idle(&mut self) {
-        let elements: BTreeSet<u32> =
+        let elements: BTreeSet<ElementIndex> =
             self.children.iter().flat_map(|child| child.idle_summaries.keys().copied()).collect();
         for element in elements {
             let children_with_hosts = self.children.iter().filter(|child| !child.hosts.is_empty());

@@ -1,5 +1,5 @@
 use super::*;
-use score_proto::ids::JobHostId;
+use score_proto::ids::{ElementIndex, JobHostId};
 use score_proto::job_control::{
     DebuggerOrder, MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NODE, MAX_MODEX_BYTES,
     ProcessBlock, Status, SubsetFence, max_modex_requests, max_subset_fences,
@@ -28,6 +28,7 @@ fn output(text: &str, is_partial_line: bool) -> Report {
     })
 }
 
+const FIRST: ElementIndex = ElementIndex::FIRST;
 const READY: Report = Report::Job(JobReport::Ready);
 const DRAINED: Report = Report::Output(OutputReport::Drained);
 const FINISHED: Report = Report::Job(JobReport::Finished { elapsed_ns: 1 });
@@ -154,13 +155,13 @@ fn equal_reports_of_all_hosts_are_sent_to_the_parent_as_one() {
         let nodes = NodeSet::from(first..first + 2);
         tree_node.on_report(
             child_index,
-            ElementReport::Ended { nodes, status: Status::Exited(0) }.of(0),
+            ElementReport::Ended { nodes, status: Status::Exited(0) }.of(FIRST),
         );
     }
     let nodes = NodeSet::from(0..6);
     assert_eq!(
         reports_to_parent(&mut tree_node),
-        [ElementReport::Ended { nodes, status: Status::Exited(0) }.of(0)]
+        [ElementReport::Ended { nodes, status: Status::Exited(0) }.of(FIRST)]
     );
 }
 
@@ -188,13 +189,13 @@ fn after_a_stop_every_host_must_report_idle_again() {
 }
 
 fn busy() -> Report {
-    Report::Switch(SwitchReport::IdleSummary { element: 0, summary: IdleSummary::BUSY })
+    Report::Switch(SwitchReport::IdleSummary { element: FIRST, summary: IdleSummary::BUSY })
 }
 
 fn idle_after(stop: u64, sent: u64) -> Report {
     let stop_seq = SwitchSeq(stop);
     let summary = IdleSummary { sent, received: sent, stop_seq, ..IdleSummary::EMPTY };
-    Report::Switch(SwitchReport::IdleSummary { element: 0, summary })
+    Report::Switch(SwitchReport::IdleSummary { element: FIRST, summary })
 }
 
 #[test]
@@ -230,6 +231,7 @@ fn a_shepherd_reports_a_fence_once_until_all_hosts_are_in_it() {
         entries: vec![7; len],
     };
     let mut reported = |element, report: ElementReport| {
+        let element = ElementIndex(element);
         let shepherd_report = ShepherdReport::Element { element, report: report.clone() };
         tree_node.on_shepherd_report(shepherd_report);
         let reports = reports_to_parent(&mut tree_node);
@@ -248,9 +250,9 @@ fn a_shepherd_reports_a_fence_once_until_all_hosts_are_in_it() {
     let elements = MAX_FENCE_BYTES_PER_HOST / most;
     let count = (1..100).filter(|element| reported(*element, in_fence(0..2, most))).count();
     assert_eq!(count, elements - 1);
-    tree_node.on_order(ElementOrder::FenceDone.to(0));
+    tree_node.on_order(ElementOrder::FenceDone.to(FIRST));
     tree_node.take_outgoing();
-    let report = ShepherdReport::Element { element: 0, report: in_fence(0..2, most) };
+    let report = ShepherdReport::Element { element: FIRST, report: in_fence(0..2, most) };
     tree_node.on_shepherd_report(report.clone());
     assert_eq!(reports_to_parent(&mut tree_node).len(), 1);
     tree_node.on_order(Order::Job(JobOrder::StartStage(1)));
@@ -267,6 +269,7 @@ fn questions_and_answers_of_a_shepherd_about_single_nodes_are_bounded() {
     let nodes = tree_node.placement().nodes();
     let own_nodes = tree_node.placement().self_placement().unwrap().node_range();
     fn reported(tree_node: &mut TreeNode, element: u32, report: ElementReport) -> bool {
+        let element = ElementIndex(element);
         tree_node.on_shepherd_report(ShepherdReport::Element { element, report: report.clone() });
         let reports = reports_to_parent(tree_node);
         assert!(reports.is_empty() || reports == [report.of(element)], "{reports:?}");
@@ -287,7 +290,7 @@ fn questions_and_answers_of_a_shepherd_about_single_nodes_are_bounded() {
         others.filter(|(element, node)| reported(&mut tree_node, *element, request(0, *node)));
     assert_eq!(count.count(), max_modex_requests(hosts) - 1);
     let entries = None;
-    tree_node.on_order(ElementOrder::ModexAnswer { asker: JobHostId(0), node, entries }.to(0));
+    tree_node.on_order(ElementOrder::ModexAnswer { asker: JobHostId(0), node, entries }.to(FIRST));
     let orders = tree_node.take_outgoing();
     assert!(matches!(orders[..], [Outgoing::Shepherd(_)]), "for this host alone: {orders:?}");
     assert!(reported(&mut tree_node, 0, request(0, node)));
@@ -299,7 +302,7 @@ fn questions_and_answers_of_a_shepherd_about_single_nodes_are_bounded() {
     assert!(!reported(&mut tree_node, 0, answer(1, 1)), "nobody has asked");
     let question = |host| {
         let (host, asker) = (JobHostId(host), JobHostId(1));
-        ElementOrder::ModexRequest { host, asker, node: own_nodes.start }.to(0)
+        ElementOrder::ModexRequest { host, asker, node: own_nodes.start }.to(FIRST)
     };
     tree_node.on_order(question(0));
     assert!(matches!(tree_node.take_outgoing()[..], [Outgoing::Shepherd(_)]));
@@ -329,10 +332,10 @@ fn fences_of_some_nodes_have_bounds_and_their_orders_go_to_the_hosts_of_these_no
         entries: vec![7; len],
     };
     let mut reported = |report: ElementReport| {
-        let shepherd_report = ShepherdReport::Element { element: 0, report: report.clone() };
+        let shepherd_report = ShepherdReport::Element { element: FIRST, report: report.clone() };
         tree_node.on_shepherd_report(shepherd_report);
         let reports = reports_to_parent(&mut tree_node);
-        assert!(reports.is_empty() || reports == [report.of(0)], "{reports:?}");
+        assert!(reports.is_empty() || reports == [report.of(FIRST)], "{reports:?}");
         !reports.is_empty()
     };
     // The hosts have the nodes 0 and 1, 2 and 3, and 4 and 5.
@@ -351,10 +354,10 @@ fn fences_of_some_nodes_have_bounds_and_their_orders_go_to_the_hosts_of_these_no
     assert!(!reported(entry.clone()), "it is in the fence already");
     let count = (1..100).filter(|tag| reported(report(fence(&[0, 2], *tag), &[0], 0))).count();
     assert_eq!(count, max_subset_fences(2) - 1);
-    tree_node.on_order(ElementOrder::SubsetFenceDone(first).to(0));
+    tree_node.on_order(ElementOrder::SubsetFenceDone(first).to(FIRST));
     let orders = tree_node.take_outgoing();
     assert!(matches!(orders[..], [Outgoing::Shepherd(_), Outgoing::Child(1, _)]), "{orders:?}");
-    tree_node.on_shepherd_report(ShepherdReport::Element { element: 0, report: entry });
+    tree_node.on_shepherd_report(ShepherdReport::Element { element: FIRST, report: entry });
     assert_eq!(reports_to_parent(&mut tree_node).len(), 1, "it has ended before");
 }
 
@@ -364,7 +367,7 @@ fn a_sample_is_answered_when_all_hosts_have_and_after_their_earlier_reports() {
         let round = SampleRound(round);
         let sample =
             ActivitySample { node_count: nodes, sent: nodes.into(), ..ActivitySample::EMPTY };
-        ElementReport::SampleResult { round, sample }.of(0)
+        ElementReport::SampleResult { round, sample }.of(FIRST)
     };
     let mut tree_node = root_node();
     let nodes = NodeSet::one(3);
@@ -372,11 +375,11 @@ fn a_sample_is_answered_when_all_hosts_have_and_after_their_earlier_reports() {
     tree_node.on_report(1, sample_result(1, 2));
     tree_node.on_report(1, sample_result(1, 2));
     assert_eq!(reports_to_parent(&mut tree_node), []);
-    tree_node.on_report(2, ElementReport::InBarrier { nodes: nodes.clone() }.of(0));
+    tree_node.on_report(2, ElementReport::InBarrier { nodes: nodes.clone() }.of(FIRST));
     tree_node.on_report(2, sample_result(1, 2));
     assert_eq!(
         reports_to_parent(&mut tree_node),
-        [ElementReport::InBarrier { nodes }.of(0), sample_result(1, 6)]
+        [ElementReport::InBarrier { nodes }.of(FIRST), sample_result(1, 6)]
     );
     for child_index in [0, 2] {
         tree_node.on_report(child_index, sample_result(2, 2));
@@ -470,13 +473,13 @@ fn output_uses_the_credit_of_the_next_hop_and_does_not_delay_other_reports() {
         tree_node.on_report(1, chunk());
     }
     tree_node.on_report(1, Report::Output(OutputReport::Flush { host: JobHostId(1), token: 9 }));
-    tree_node.on_report(1, ElementReport::Exit { code: 1 }.of(0));
+    tree_node.on_report(1, ElementReport::Exit { code: 1 }.of(FIRST));
     let outgoing = tree_node.take_outgoing();
     assert_eq!(
         outgoing.iter().filter(|message| **message == Outgoing::Parent(chunk())).count(),
         window
     );
-    assert!(outgoing.contains(&Outgoing::Parent(ElementReport::Exit { code: 1 }.of(0))));
+    assert!(outgoing.contains(&Outgoing::Parent(ElementReport::Exit { code: 1 }.of(FIRST))));
     assert!(outgoing.contains(&to_host(1, Order::OutputAck(HOP_WINDOW))));
     assert_eq!(outgoing.len(), window + 2);
     tree_node.on_order(Order::OutputAck(2 * MAX_IO_CHUNK as u64));
@@ -653,7 +656,8 @@ fn reports_of_elements_beyond_the_limit_are_dropped() {
     let mut tree_node = root_node();
     for element in [MAX_ELEMENTS as u32 - 1, MAX_ELEMENTS as u32, u32::MAX] {
         let sample = ActivitySample { node_count: 2, ..ActivitySample::EMPTY };
-        let result = ElementReport::SampleResult { round: SampleRound(1), sample }.of(element);
+        let result =
+            ElementReport::SampleResult { round: SampleRound(1), sample }.of(ElementIndex(element));
         (0..3).for_each(|child_index| tree_node.on_report(child_index, result.clone()));
         let is_known = element < MAX_ELEMENTS as u32;
         assert_eq!(reports_to_parent(&mut tree_node).len(), usize::from(is_known), "{element}");
@@ -665,7 +669,7 @@ fn a_shepherd_lists_only_its_own_processes_and_only_on_request() {
     let mut tree_node = root_node();
     let list = |first_node, pids: &[u32]| {
         let host = JobHostId(0);
-        let block = ProcessBlock { host, element: 0, first_node, pids: pids.to_vec() };
+        let block = ProcessBlock { host, element: FIRST, first_node, pids: pids.to_vec() };
         JobReport::Processes { stage: 0, blocks: vec![block] }
     };
     let listed = |tree_node: &mut TreeNode, report: &JobReport| {

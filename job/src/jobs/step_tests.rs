@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use score_proto::ids::{HostId, JobHostId, JobId, SessionJobId};
+use score_proto::ids::{ElementIndex, HostId, JobHostId, JobId, SessionJobId};
 use score_proto::job_control::{
     HopOrder, HopReport, JobOrder, JobReport, JobStart, LocalRotation, Order, OutputReport,
     Placement, Report, ShepherdReport, StopCondition, SwitchOrder, SwitchReport, SwitchSeq,
@@ -589,7 +589,7 @@ fn jobs_in_rotation() -> Jobs {
 fn a_rotation_continues_while_all_of_its_jobs_exist_and_are_busy() {
     let idle = |is_idle| {
         let summary = if is_idle { IdleSummary::EMPTY } else { IdleSummary::BUSY };
-        LocalReport::Switch(SwitchReport::IdleSummary { element: 0, summary })
+        LocalReport::Switch(SwitchReport::IdleSummary { element: ElementIndex(0), summary })
     };
     let mut jobs = jobs_in_rotation();
     assert_eq!(jobs.next_rotation_turn(|job| job != SECOND), None, "its shepherd has died");

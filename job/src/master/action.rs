@@ -1,5 +1,6 @@
 //! The actions of a job's master, which the daemon carries out.
 
+use score_proto::ids::ElementIndex;
 use score_proto::job_control::{ElementOrder, JobOrder, Order};
 use score_proto::message::Level;
 use score_proto::observation::Metrics;
@@ -65,7 +66,7 @@ impl Outbox {
     }
 
     /// An order to the hosts about the parallel process of this number.
-    pub fn element_order(&mut self, number: u32, order: ElementOrder) {
+    pub fn element_order(&mut self, number: ElementIndex, order: ElementOrder) {
         self.order(order.to(number));
     }
 

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use score_proto::exit_code::EXIT_DEADLOCK;
+use score_proto::ids::ElementIndex;
 use score_proto::job_control::SwitchSeq;
 use score_proto::message::Level;
 use score_proto::nodeset::NodeSet;
@@ -41,7 +42,7 @@ impl StageElements {
     /// element.
     pub fn on_gang_stopped(&mut self, out: &mut Outbox) {
         for number in self.numbers() {
-            if self.elements[number as usize].holds_job {
+            if self.elements[number.index()].holds_job {
                 self.update_response(number, out, DeadlockResponse::on_gang_stopped);
             }
         }
@@ -55,14 +56,19 @@ impl StageElements {
     }
 
     /// The combined idle report of all hosts.
-    pub fn on_idle_summary(&mut self, number: u32, summary: IdleSummary, out: &mut Outbox) {
+    pub fn on_idle_summary(
+        &mut self,
+        number: ElementIndex,
+        summary: IdleSummary,
+        out: &mut Outbox,
+    ) {
         self.update_response(number, out, |response, now| response.on_idle_report(summary, now));
     }
 
     /// All hosts have taken their snapshot of an element.
     pub fn on_sample(
         &mut self,
-        number: u32,
+        number: ElementIndex,
         round: SampleRound,
         sample: ActivitySample,
         out: &mut Outbox,
@@ -73,18 +79,23 @@ impl StageElements {
     }
 
     /// Some hosts report what processes of an element wait for.
-    pub fn on_wait_states(&mut self, number: u32, waits: Vec<WaitState>, out: &mut Outbox) {
+    pub fn on_wait_states(
+        &mut self,
+        number: ElementIndex,
+        waits: Vec<WaitState>,
+        out: &mut Outbox,
+    ) {
         self.update_response(number, out, |response, _| response.on_explanations(waits));
     }
 
     /// Passes an event to the deadlock detection of an element.
     pub(super) fn update_response(
         &mut self,
-        number: u32,
+        number: ElementIndex,
         out: &mut Outbox,
         handler: impl FnOnce(&mut DeadlockResponse, MonotonicTime) -> Vec<ResponseAction>,
     ) {
-        let part = self.elements.get_mut(number as usize);
+        let part = self.elements.get_mut(number.index());
         // A process that waits after a fault is neither busy nor deadlocked.
         let is_watched =
             |part: &&mut StageElement| !part.element.is_ended() && !part.faults.is_active();
@@ -94,8 +105,8 @@ impl StageElements {
         }
     }
 
-    fn apply_response(&mut self, number: u32, step: ResponseAction, out: &mut Outbox) {
-        let part = &mut self.elements[number as usize];
+    fn apply_response(&mut self, number: ElementIndex, step: ResponseAction, out: &mut Outbox) {
+        let part = &mut self.elements[number.index()];
         match step {
             ResponseAction::Order(order) => out.element_order(number, order),
             ResponseAction::StopGang => {
@@ -127,21 +138,21 @@ impl StageElements {
     pub(super) fn read_stacks(
         &mut self,
         asker: Asker,
-        number: u32,
+        number: ElementIndex,
         nodes: &NodeSet,
         request: ToolRequest,
         timeout: Duration,
     ) {
-        let first = number.saturating_mul(self.placement.nodes());
+        let first = number.first_rank(self.placement.nodes());
         let ranks = nodes.iter().map(|node| first.saturating_add(node)).collect();
         self.requests.push(StageRequest::ReadStacks { asker, ranks, request, timeout });
     }
 
     /// The stacks of an element with a deadlock have been read.
-    pub(super) fn on_deadlock_stacks_read(&mut self, number: u32, out: &mut Outbox) {
+    pub(super) fn on_deadlock_stacks_read(&mut self, number: ElementIndex, out: &mut Outbox) {
         let title = format!("stacks of {}", self.name(number));
         out.to_client(JobAnswer::Stacks(ReportedStacks::End { title }));
-        if let Some(part) = self.elements.get_mut(number as usize) {
+        if let Some(part) = self.elements.get_mut(number.index()) {
             part.faults.on_stacks_shown();
         }
         self.update_response(number, out, DeadlockResponse::on_stacks_read);

@@ -2,6 +2,7 @@
 //! which decide when their processes may end, [`Debuggers`](crate::debuggers::Debuggers), and the
 //! tools of the job.
 
+use score_proto::ids::ElementIndex;
 use score_proto::job_control::{DebuggedProcess, Status};
 use score_proto::message::Level;
 use score_proto::nodeset::NodeSet;
@@ -13,7 +14,12 @@ use crate::debuggers::{self, DebuggedNode, Target};
 
 impl JobMaster {
     /// A process requests a debugger. The process has already reported the reason.
-    pub(super) fn on_debugger_wanted(&mut self, number: u32, node: u32, process: DebuggedProcess) {
+    pub(super) fn on_debugger_wanted(
+        &mut self,
+        number: ElementIndex,
+        node: u32,
+        process: DebuggedProcess,
+    ) {
         if self.elements.waits_for_debugger(number, node) {
             let label = format!("node {node} of {}", self.elements.name(number));
             self.debuggers.add(DebuggedNode { element: number, node }, label, process);

@@ -1,6 +1,7 @@
 //! Processes that are about to die of a fault, or that have called sc_inspectme: events reach the
 //! response of their element, and the actions of the response are carried out.
 
+use score_proto::ids::ElementIndex;
 use score_proto::job_control::ElementOrder;
 use score_proto::nodeset::NodeSet;
 use score_proto::server_message::{JobAnswer, ReportedStacks};
@@ -17,7 +18,7 @@ impl StageElements {
     /// These nodes are about to die of a signal.
     pub(super) fn on_faulted(
         &mut self,
-        number: u32,
+        number: ElementIndex,
         nodes: &NodeSet,
         signal: i32,
         out: &mut Outbox,
@@ -36,7 +37,7 @@ impl StageElements {
     /// A node has called sc_inspectme.
     pub(super) fn on_inspect(
         &mut self,
-        number: u32,
+        number: ElementIndex,
         node: u32,
         signal: i32,
         text: String,
@@ -56,18 +57,18 @@ impl StageElements {
     }
 
     /// Whether a node waits after a fault, so that a debugger can be started for it.
-    pub fn waits_for_debugger(&self, number: u32, node: u32) -> bool {
-        let part = self.elements.get(number as usize);
+    pub fn waits_for_debugger(&self, number: ElementIndex, node: u32) -> bool {
+        let part = self.elements.get(number.index());
         part.is_some_and(|part| part.element.may_go_on() && part.faults.waits(node))
     }
 
     /// The last debugger of an element has ended, or no process of it has one.
-    pub fn on_debugged(&mut self, number: u32, out: &mut Outbox) {
+    pub fn on_debugged(&mut self, number: ElementIndex, out: &mut Outbox) {
         self.update_faults(number, out, |faults, _, now| faults.on_debugged(now));
     }
 
     /// The stacks of the nodes with a fault have been read.
-    pub(super) fn on_fault_stacks_read(&mut self, number: u32, out: &mut Outbox) {
+    pub(super) fn on_fault_stacks_read(&mut self, number: ElementIndex, out: &mut Outbox) {
         let name = self.name(number);
         self.update_faults(number, out, |faults, _, now| faults.on_stacks_read(&name, now));
     }
@@ -75,19 +76,19 @@ impl StageElements {
     /// Passes an event to the fault response of an element, with the element's running nodes.
     fn update_faults(
         &mut self,
-        number: u32,
+        number: ElementIndex,
         out: &mut Outbox,
         handler: impl FnOnce(&mut FaultResponse, &NodeSet, MonotonicTime) -> Vec<FaultAction>,
     ) {
-        let part = self.elements.get_mut(number as usize);
+        let part = self.elements.get_mut(number.index());
         let Some(part) = part.filter(|part| part.element.may_go_on()) else { return };
         let running = part.element.running_nodes();
         let steps = handler(&mut part.faults, &running, self.now);
         steps.into_iter().for_each(|step| self.apply_fault_step(number, step, out));
     }
 
-    fn apply_fault_step(&mut self, number: u32, step: FaultAction, out: &mut Outbox) {
-        let element = &mut self.elements[number as usize].element;
+    fn apply_fault_step(&mut self, number: ElementIndex, step: FaultAction, out: &mut Outbox) {
+        let element = &mut self.elements[number.index()].element;
         match step {
             FaultAction::ReadStacks(nodes) => {
                 let (asker, request) = (Asker::Fault(number), ToolRequest::FaultStack);

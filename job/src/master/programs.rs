@@ -1,5 +1,6 @@
 //! The programs of a job, by stage, and the number of the current stage.
 
+use score_proto::ids::ElementIndex;
 use score_proto::job_control::Placement;
 use score_proto::message::{JobSpec, OsBytes, ProgramKind, StageSpec};
 
@@ -54,8 +55,8 @@ impl Programs {
     pub fn begin_stage(&mut self, stage: usize, nodes: u32) -> Vec<Element> {
         self.stage = stage;
         let Pipeline { paths, kinds } = &self.stages[stage];
-        let last = paths.len() as u32 - 1;
-        let numbered = (0..).zip(paths.iter().zip(kinds));
+        let last = ElementIndex(paths.len() as u32 - 1);
+        let numbered = (0..).map(ElementIndex).zip(paths.iter().zip(kinds));
         let elements = numbered.map(|(number, (path, kind))| {
             Element::new(number, display_name(path), *kind, nodes, number < last)
         });

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use score_proto::ids::JobId;
+use score_proto::ids::{ElementIndex, JobId};
 use score_proto::job_control::{ElementOrder, ElementReport, Placement};
 use score_proto::nodeset::NodeSet;
 use score_proto::tool_command::ToolRequest;
@@ -35,7 +35,7 @@ pub enum StageRequest {
     },
     /// Stop the job while processes of this element have debuggers;
     /// [`StageElements::on_debugged`] follows.
-    HoldForDebuggers(u32),
+    HoldForDebuggers(ElementIndex),
 }
 
 /// A parallel process of the stage.
@@ -106,17 +106,17 @@ impl StageElements {
     }
 
     /// Whether the stage has an element of this number.
-    pub fn contains(&self, number: u32) -> bool {
-        (number as usize) < self.elements.len()
+    pub fn contains(&self, number: ElementIndex) -> bool {
+        number.index() < self.elements.len()
     }
 
-    pub(super) fn numbers(&self) -> std::ops::Range<u32> {
-        0..self.elements.len() as u32
+    pub(super) fn numbers(&self) -> impl Iterator<Item = ElementIndex> + use<> {
+        ElementIndex::all(self.elements.len())
     }
 
     /// The name of an element for the user.
-    pub fn name(&self, number: u32) -> String {
-        let part = self.elements.get(number as usize);
+    pub fn name(&self, number: ElementIndex) -> String {
+        let part = self.elements.get(number.index());
         part.map_or_else(String::new, |part| part.element.name().to_owned())
     }
 
@@ -141,8 +141,8 @@ impl StageElements {
     }
 
     /// The elements that have ended.
-    pub fn ended(&self) -> Vec<u32> {
-        let is_ended = |number: &u32| self.elements[*number as usize].element.is_ended();
+    pub fn ended(&self) -> Vec<ElementIndex> {
+        let is_ended = |number: &ElementIndex| self.elements[number.index()].element.is_ended();
         self.numbers().filter(is_ended).collect()
     }
 
@@ -173,8 +173,8 @@ impl StageElements {
     }
 
     /// Lets the job run again if this element was the last one that was inspected.
-    pub fn release_hold(&mut self, number: u32, out: &mut Outbox) {
-        let held = std::mem::take(&mut self.elements[number as usize].holds_job);
+    pub fn release_hold(&mut self, number: ElementIndex, out: &mut Outbox) {
+        let held = std::mem::take(&mut self.elements[number.index()].holds_job);
         if held && !self.elements.iter().any(|part| part.holds_job) {
             out.gang(GangRequest::Release(HoldReason::Inspection));
         }
@@ -190,8 +190,8 @@ impl StageElements {
     }
 
     /// Handles a report of the hosts about an element of the stage.
-    pub fn on_report(&mut self, number: u32, report: ElementReport, out: &mut Outbox) {
-        let Some(StageElement { element, .. }) = self.elements.get_mut(number as usize) else {
+    pub fn on_report(&mut self, number: ElementIndex, report: ElementReport, out: &mut Outbox) {
+        let Some(StageElement { element, .. }) = self.elements.get_mut(number.index()) else {
             return;
         };
         match report {

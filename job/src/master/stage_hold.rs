@@ -52,7 +52,7 @@ impl JobMaster {
 
 #[cfg(test)]
 mod tests {
-    use score_proto::ids::{JobHostId, JobId};
+    use score_proto::ids::{ElementIndex, JobHostId, JobId};
     use score_proto::job_control::{
         DebuggerOrder, JobOrder, JobReport, JobStart, Order, Placement, Report, StopCondition,
         SwitchOrder,
@@ -98,7 +98,12 @@ mod tests {
 
     fn list(job: &mut JobMaster, host: u32, stage: u32) -> Vec<MasterAction> {
         let pids = vec![10 * host + 1, 10 * host + 2];
-        let block = ProcessBlock { host: JobHostId(host), element: 0, first_node: 2 * host, pids };
+        let block = ProcessBlock {
+            host: JobHostId(host),
+            element: ElementIndex(0),
+            first_node: 2 * host,
+            pids,
+        };
         let report = JobReport::Processes { stage, blocks: vec![block] };
         job.on(MasterEvent::Report(Report::Job(report)))
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::harness::build::{self, Link};
 use crate::harness::shepherd::Shepherd;
 use score_proto::carea::{AREA_LEN, AREA_MAGIC, BOARD_LEN, area};
+use score_proto::ids::{JobHostId, ProcessIndex};
 use score_proto::message::{Reply, Welcome};
 use score_sys::memfd::create_sealed;
 
@@ -26,9 +27,9 @@ fn all_variables_are_set_also_in_a_program_with_copies_of_them() {
         let program = build::program("node", "gcc -std=c99 -O2", link);
         let mut shepherd = Shepherd::start(&program, 1);
         let welcome = Welcome {
-            self_host: 2,
+            self_host: JobHostId(2),
             num_host: 3,
-            self_proc: 1,
+            self_proc: ProcessIndex(1),
             num_proc: 2,
             self_node: 5,
             num_node: 6,

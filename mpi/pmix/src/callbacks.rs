@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::slice_from_raw_parts;
 use std::time::Duration;
 
+use score_proto::ids::ElementIndex;
 use score_proto::pmix::PmixReport;
 
 use crate::abi::{
@@ -43,7 +44,7 @@ fn group_tag(id: &str) -> u64 {
 const MAX_ABORT_TEXT_LEN: usize = 1000;
 
 /// Reports an action of a process, with its element and rank.
-fn report_of(process: *const Proc, report: impl FnOnce(u32, u32) -> PmixReport) -> Status {
+fn report_of(process: *const Proc, report: impl FnOnce(ElementIndex, u32) -> PmixReport) -> Status {
     let Some(server) = SERVER.get() else { return ERR_NOT_SUPPORTED };
     let Some((element, rank)) = server.rank_of(process) else { return ERR_BAD_PARAM };
     server.report(&report(element, rank));

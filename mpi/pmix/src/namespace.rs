@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
+use score_proto::ids::ElementIndex;
 use score_proto::job_control::SubsetFence;
 use score_proto::nodeset::NodeSet;
 
@@ -51,7 +52,7 @@ impl<C> FenceQueue<C> {
 #[derive(Debug)]
 pub struct Namespace<C> {
     /// The number of the element.
-    pub element: u32,
+    pub element: ElementIndex,
     rank_count: u32,
     local_ranks: Range<u32>,
     /// Fences of all ranks (key None), and of some ranks.
@@ -60,7 +61,7 @@ pub struct Namespace<C> {
 
 impl<C> Namespace<C> {
     /// A namespace of `rank_count` ranks, of which `local_ranks` are on this host.
-    pub fn new(element: u32, rank_count: u32, local_ranks: Range<u32>) -> Self {
+    pub fn new(element: ElementIndex, rank_count: u32, local_ranks: Range<u32>) -> Self {
         Self { element, rank_count, local_ranks, queues: HashMap::new() }
     }
 
@@ -181,7 +182,7 @@ mod tests {
     }
 
     fn namespace<C>() -> Namespace<C> {
-        Namespace::new(0, 4, 2..4)
+        Namespace::new(ElementIndex(0), 4, 2..4)
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use score_proto::frame;
+use score_proto::ids::ElementIndex;
 use score_proto::job_control::SubsetFence;
 use score_proto::message::OsBytes;
 use score_proto::pmix::{PmixNamespace, PmixReport, PmixSetup};
@@ -44,7 +45,7 @@ pub struct Server {
 }
 
 /// The number of an element, and a rank of the element.
-pub type Key = (u32, u32);
+pub type Key = (ElementIndex, u32);
 
 /// The tag of fences.
 pub const FENCE_TAG: u64 = 0;
@@ -195,12 +196,12 @@ impl Server {
     }
 
     /// Adds the entries that hosts have put before a fence.
-    pub fn add_entries(&self, element: u32, fence: Option<SubsetFence>, entries: &[u8]) {
+    pub fn add_entries(&self, element: ElementIndex, fence: Option<SubsetFence>, entries: &[u8]) {
         self.with_element(element, |namespace| namespace.add_entries(fence, entries));
     }
 
     /// Ends a fence, because all participating ranks are in it.
-    pub fn end_fence(&self, element: u32, fence: Option<SubsetFence>) {
+    pub fn end_fence(&self, element: ElementIndex, fence: Option<SubsetFence>) {
         let ended = self.with_element(element, |namespace| namespace.end_fence(&fence)).flatten();
         let Some((caller, entries, next_entries)) = ended else { return };
         caller.answer(self.functions, Ok(entries));
@@ -252,14 +253,14 @@ impl Server {
     }
 
     /// The element of a rank of another host. None: the process is not such a rank.
-    pub fn element_of_remote(&self, process: &Proc) -> Option<u32> {
+    pub fn element_of_remote(&self, process: &Proc) -> Option<ElementIndex> {
         let namespaces = lock(&self.namespaces);
         let namespace = namespaces.get(&process.name()?)?;
         namespace.is_remote(process.rank).then_some(namespace.element)
     }
 
     /// A rank of an element, in the form that libpmix uses.
-    pub fn process(&self, element: u32, rank: u32) -> Option<Proc> {
+    pub fn process(&self, element: ElementIndex, rank: u32) -> Option<Proc> {
         let namespaces = lock(&self.namespaces);
         let (name, _) = namespaces.iter().find(|(_, namespace)| namespace.element == element)?;
         Some(Proc { nspace: namespace_bytes(name).ok()?, rank })
@@ -280,7 +281,7 @@ impl Server {
 
     fn with_element<R>(
         &self,
-        element: u32,
+        element: ElementIndex,
         act: impl FnOnce(&mut Namespace<Caller>) -> R,
     ) -> Option<R> {
         let mut namespaces = lock(&self.namespaces);
@@ -288,7 +289,7 @@ impl Server {
     }
 
     /// The element and the rank of a process, if it belongs to this job.
-    pub fn rank_of(&self, process: *const Proc) -> Option<(u32, u32)> {
+    pub fn rank_of(&self, process: *const Proc) -> Option<(ElementIndex, u32)> {
         // SAFETY: libpmix passes a process or a null pointer.
         let process = unsafe { process.as_ref() }?;
         let namespaces = lock(&self.namespaces);

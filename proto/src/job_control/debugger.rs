@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::JobHostId;
+use crate::ids::{ElementIndex, JobHostId};
 
 /// To all hosts of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub struct ProcessBlock {
     /// The host.
     pub host: JobHostId,
     /// Element of the running stage.
-    pub element: u32,
+    pub element: ElementIndex,
     /// The first node.
     pub first_node: u32,
     /// The process ids of the nodes in the PID namespace of the host. 0: the node has no process,

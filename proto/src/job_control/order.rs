@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{DebuggerOrder, HostNetworkAddress, JobStart, ProgramAnswer, SubsetFence, SwitchOrder};
-use crate::ids::JobHostId;
+use crate::ids::{ElementIndex, JobHostId};
 use crate::message::Stream;
 use crate::nodeset::NodeSet;
 use crate::observation::SampleRound;
@@ -25,7 +25,7 @@ pub enum Order {
     /// An order about one element, to all hosts, or to the host in [`ElementOrder::host`].
     Element {
         /// Element of the running stage.
-        element: u32,
+        element: ElementIndex,
         /// The order.
         order: ElementOrder,
     },
@@ -206,7 +206,7 @@ impl ElementOrder {
     }
 
     /// The order for this element.
-    pub fn to(self, element: u32) -> Order {
+    pub fn to(self, element: ElementIndex) -> Order {
         Order::Element { element, order: self }
     }
 }

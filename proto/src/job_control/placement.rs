@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::JobHostId;
+use crate::ids::{JobHostId, ProcessIndex};
 use crate::peer_message::{Incarnation, JobIncarnation};
 
 /// The hosts of a job in order, and the index of the receiver among them.
@@ -40,6 +40,12 @@ impl HostPlacement {
     /// The nodes on the host.
     pub fn node_range(&self) -> Range<u32> {
         self.first_node..self.first_node.saturating_add(self.nodes)
+    }
+
+    /// The index of a node's process on this host. No process has the index that a node of another
+    /// host gets.
+    pub fn process_of(&self, node: u32) -> ProcessIndex {
+        ProcessIndex(node.wrapping_sub(self.first_node))
     }
 }
 

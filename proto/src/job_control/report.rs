@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::{FileRequest, HostNetworkAddress, ProcessBlock, Status, SubsetFence, SwitchReport};
-use crate::ids::JobHostId;
+use crate::ids::{ElementIndex, JobHostId};
 use crate::message::{Level, NodeUsage, Stream};
 use crate::nodeset::NodeSet;
 use crate::observation::{ActivitySample, Metrics, SampleRound, WaitState};
@@ -33,7 +33,7 @@ pub enum Report {
     /// A report about one element.
     Element {
         /// Element of the running stage.
-        element: u32,
+        element: ElementIndex,
         /// The report.
         report: ElementReport,
     },
@@ -297,7 +297,7 @@ pub enum ElementReport {
 
 impl ElementReport {
     /// The report about this element.
-    pub fn of(self, element: u32) -> Report {
+    pub fn of(self, element: ElementIndex) -> Report {
         Report::Element { element, report: self }
     }
 }

@@ -6,6 +6,7 @@ use super::{
     ElementOrder, ElementReport, FileRequest, JobOrder, JobReport, OutputReport, Placement,
     ProgramAnswer,
 };
+use crate::ids::ElementIndex;
 use crate::message::OsBytes;
 use crate::tool_start::ToolId;
 
@@ -40,7 +41,7 @@ pub enum ShepherdOrder {
     /// An order of the master about one element.
     Element {
         /// Element of the running stage.
-        element: u32,
+        element: ElementIndex,
         /// The order.
         order: ElementOrder,
     },
@@ -76,7 +77,7 @@ pub enum ShepherdReport {
     /// A report to the master about one element.
     Element {
         /// Element of the running stage.
-        element: u32,
+        element: ElementIndex,
         /// The report.
         report: ElementReport,
     },

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::SwitchSeq;
+use crate::ids::ElementIndex;
 use crate::observation::IdleSummary;
 
 /// When a running job stops again.
@@ -75,7 +76,7 @@ pub enum SwitchReport {
     /// are still idle.
     IdleSummary {
         /// Element of the running stage.
-        element: u32,
+        element: ElementIndex,
         /// The result.
         summary: IdleSummary,
     },

@@ -1,6 +1,6 @@
 use super::*;
 use crate::frame;
-use crate::ids::JobHostId;
+use crate::ids::{ElementIndex, JobHostId};
 use crate::message::Stream;
 use crate::observation::IdleSummary;
 
@@ -28,7 +28,7 @@ fn frequent_messages_stay_short() {
     }
     let stopped = SwitchReport::Stopped { switch_seq: SwitchSeq(1) };
     let summary = IdleSummary { stop_seq: SwitchSeq(1), ..IdleSummary::EMPTY };
-    let idle = SwitchReport::IdleSummary { element: 0, summary };
+    let idle = SwitchReport::IdleSummary { element: ElementIndex(0), summary };
     for (report, len) in [(stopped, 2), (idle, 7)] {
         assert_eq!(encoded_len(&report), len);
         assert_eq!(encoded_len(&HopReport::Tree(Report::Switch(report))), len + 2);

@@ -6,7 +6,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::frame::{self, FrameError};
-use crate::ids::JobId;
+use crate::ids::{JobHostId, JobId, ProcessIndex};
 use crate::nodeset::NodeSet;
 
 /// From a process to its shepherd, one datagram each.
@@ -137,11 +137,11 @@ pub struct Welcome {
     /// The value of `score_num_node` (manual, table 2.1).
     pub num_node: u32,
     /// The value of `score_self_proc` (manual, table 2.1).
-    pub self_proc: u32,
+    pub self_proc: ProcessIndex,
     /// The value of `score_num_proc` (manual, table 2.1).
     pub num_proc: u32,
     /// The value of `score_self_host` (manual, table 2.1).
-    pub self_host: u32,
+    pub self_host: JobHostId,
     /// The value of `score_num_host` (manual, table 2.1).
     pub num_host: u32,
     /// The network sets. There are none if there is only one node.

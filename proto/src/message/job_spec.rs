@@ -48,7 +48,7 @@ pub struct JobSpec {
     pub network_sets: u32,
     /// A tool that is started on every host before the first process (`-tool`).
     pub tool: Option<ToolProgram>,
-    /// A folder for the job's tools, which each host gets as one file
+    /// A directory for the job's tools, which each host gets as one file
     /// ([`crate::file_tree::FileTree`]).
     pub tool_files: Option<Box<FileDigest>>,
     /// Debuggers for processes that fault or call sc_inspectme (`-debug`).

@@ -23,6 +23,7 @@ use score_proto::tool_start::{ToolAction, ToolId};
 use super::client_request::{ClientRequest, Readiness};
 use super::session::ClientSession;
 use super::session_state::{LoggedInUser, SessionState};
+use crate::sys::credentials::UserIds;
 
 const SECURITY_PAGE: &str = include_str!("../../../docs/admin/security.md");
 /// The number of the session's job, and a number that the session has not assigned.
@@ -198,7 +199,7 @@ fn messages(row: &str) -> Vec<TestMessage> {
 fn is_permitted(situation: Situation, message: &TestMessage) -> bool {
     let poll = Poll::new().unwrap();
     let (local, mut remote) = UnixStream::pair().unwrap();
-    let ids = (UID, UID);
+    let ids = UserIds { uid: UID, gid: UID };
     let mut session = match situation {
         Situation::SingleUser => ClientSession::new(local.into(), poll.registry(), Token(9)),
         _ => ClientSession::unauthenticated(local.into(), ids, poll.registry(), Token(9)),

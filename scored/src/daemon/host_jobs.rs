@@ -234,7 +234,7 @@ impl HostJobs {
     }
 }
 
-/// Tools and program folders.
+/// Tools and program directories.
 impl HostJobs {
     /// Starts the tools that can be started now.
     pub fn start_tools(&mut self, sources: &mut EventSources, usage: &mut Usage) {
@@ -254,12 +254,12 @@ impl HostJobs {
         self.jobs.values_mut().for_each(|host_job| host_job.advance_tools(now));
     }
 
-    /// Removes the program folders that have not been used for long.
+    /// Removes the program directories that have not been used for long.
     pub fn remove_unused_folders(&mut self) {
         self.program_folders.remove_unused(Instant::now());
     }
 
-    /// The time at which tools or program folders need attention without an event.
+    /// The time at which tools or program directories need attention without an event.
     pub fn deadline(&self) -> Option<Instant> {
         let tools = self.jobs.values().filter_map(HostJob::tool_deadline);
         tools.chain(self.program_folders.deadline()).min()
@@ -332,7 +332,7 @@ impl HostJobs {
         }
     }
 
-    /// Removes the program folders, because the daemon ends.
+    /// Removes the program directories, because the daemon ends.
     pub fn close_folders(&mut self) {
         self.program_folders.close(&self.known_children);
     }

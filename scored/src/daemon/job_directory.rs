@@ -13,6 +13,7 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
 use score_sys::random::random_u64;
 
+use crate::sys::credentials::UserIds;
 use crate::sys::remove;
 
 /// The parent of all jobs' directories if SCore runs as root (manual, scatter(6)).
@@ -60,7 +61,7 @@ impl JobDirectory {
     ///
     /// # Errors
     /// One line that names the path at fault.
-    pub fn chown_to(&self, (uid, gid): (u32, u32)) -> Result<(), String> {
+    pub fn chown_to(&self, UserIds { uid, gid }: UserIds) -> Result<(), String> {
         let mut directories = vec![self.path.clone()];
         while let Some(directory) = directories.pop() {
             for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {

@@ -15,7 +15,7 @@ use mio::{Interest, Registry, Token};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{Backlog, listen};
 
-use crate::sys::credentials;
+use crate::sys::credentials::{self, UserIds};
 
 /// The length of the kernel's accept queue for a socket of one user. Further clients block in
 /// connect(2).
@@ -38,8 +38,8 @@ const RELEASE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 pub struct AcceptedClient {
     /// The client's socket.
     pub socket: OwnedFd,
-    /// The client's uid and gid.
-    pub credentials: (u32, u32),
+    /// The ids of the client.
+    pub ids: UserIds,
 }
 
 impl AcceptedClient {
@@ -146,8 +146,8 @@ impl LocalListener {
                         self.wake = Wake::DueAt(Instant::now() + WAKE_DELAY);
                     }
                     let socket = OwnedFd::from(stream);
-                    if let Ok(credentials) = credentials::peer_ids(&socket) {
-                        return Some(AcceptedClient { socket, credentials });
+                    if let Ok(ids) = credentials::peer_ids(&socket) {
+                        return Some(AcceptedClient { socket, ids });
                     }
                 }
                 Err(error) if is_connection_error(&error) => {}
@@ -254,7 +254,7 @@ mod tests {
         let _stream = UnixStream::connect(&path).unwrap();
         local_listener.may_accept = true;
         let client = local_listener.accept().unwrap();
-        assert_eq!(client.credentials.0, nix::unistd::geteuid().as_raw());
+        assert_eq!(client.ids.uid, nix::unistd::geteuid().as_raw());
         assert!(!client.has_closed());
         // Unread data does not keep a closed connection.
         UnixStream::connect(&path).unwrap().write_all(b"x").unwrap();

@@ -1,6 +1,6 @@
-//! The folders in which shepherds keep programs for later jobs. Each user has one folder, and owns
-//! it. A folder is removed some time after the last job of its user on this host. All folders are
-//! removed when the daemon ends, even if it is killed.
+//! The directories in which shepherds keep programs for later jobs. Each user has one directory,
+//! and owns it. A directory is removed some time after the last job of its user on this host. All
+//! directories are removed when the daemon ends, even if it is killed.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -9,32 +9,33 @@ use std::time::{Duration, Instant};
 
 use super::job_directory::JobDirectory;
 use super::shepherd_handle::KnownChildren;
+use crate::sys::credentials::UserIds;
 use crate::sys::remove_on_close;
 
-/// How long a folder is kept after the last job of its user began.
+/// How long a directory is kept after the last job of its user began.
 const FOLDER_TTL: Duration = Duration::from_secs(15 * 60);
 
-/// The uid and gid of a job's user. `None`: the user of the daemon.
-type FolderOwner = Option<(u32, u32)>;
+/// The ids of a job's user. `None`: the user of the daemon.
+type FolderOwner = Option<UserIds>;
 
 #[derive(Debug)]
 struct ProgramFolder {
     /// The directory. Its lock protects it from removal as a leftover.
     directory: JobDirectory,
     last_used_at: Instant,
-    /// A process that removes the folder when the descriptor is closed.
+    /// A process that removes the directory when the descriptor is closed.
     removal: (i32, OwnedFd),
 }
 
-/// The folders of all users.
+/// The directories of all users.
 #[derive(Debug, Default)]
 pub struct ProgramFolders {
     folders: HashMap<FolderOwner, ProgramFolder>,
 }
 
 impl ProgramFolders {
-    /// The folder for the programs of a user. It is created if it does not exist. Returns `None` if
-    /// it cannot be created; programs are then fetched for each job.
+    /// The directory for the programs of a user. It is created if it does not exist. Returns `None`
+    /// if it cannot be created; programs are then fetched for each job.
     pub fn folder_of(
         &mut self,
         owner: FolderOwner,
@@ -57,7 +58,7 @@ impl ProgramFolders {
         self.folders.values().map(|folder| folder.last_used_at + FOLDER_TTL).min()
     }
 
-    /// Removes the folders that have not been used for [`FOLDER_TTL`]. A running job is not
+    /// Removes the directories that have not been used for [`FOLDER_TTL`]. A running job is not
     /// affected, because its own directory also contains its programs.
     pub fn remove_unused(&mut self, now: Instant) {
         self.folders
@@ -66,7 +67,8 @@ impl ProgramFolders {
 }
 
 impl ProgramFolders {
-    /// Makes the helper processes remove all folders. The daemon ends and does not wait for them.
+    /// Makes the helper processes remove all directories. The daemon ends and does not wait for
+    /// them.
     pub fn close(&mut self, known_children: &KnownChildren) {
         for (_, folder) in self.folders.drain() {
             known_children.borrow_mut().remove(&folder.removal.0);

@@ -80,7 +80,7 @@ impl Scout {
     fn accept(&mut self) -> Option<OwnedFd> {
         loop {
             let client = self.listener.as_mut()?.accept()?;
-            let ((uid, _), daemon_uid) = (client.credentials, geteuid().as_raw());
+            let (uid, daemon_uid) = (client.ids.uid, geteuid().as_raw());
             if uid == daemon_uid {
                 return Some(client.socket);
             }

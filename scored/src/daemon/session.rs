@@ -23,6 +23,7 @@ use score_proto::server_message::{JobAnswer, ScoutHosts, ServerMessage, SessionA
 use super::client_request::{ClientRequest, Readiness};
 use super::session_state::{self, ClientMessage, LoggedInUser, LoginClaim, SessionState};
 use super::session_transport::{RemoteClient, Transport};
+use crate::sys::credentials::UserIds;
 
 /// Limit of the bytes that wait for a scrun that does not read, in addition to the windows of its
 /// jobs.
@@ -111,12 +112,12 @@ impl ClientSession {
     /// See fcntl(2) and epoll_ctl(2).
     pub fn unauthenticated(
         socket: OwnedFd,
-        (uid, gid): (u32, u32),
+        ids: UserIds,
         registry: &Registry,
         token: Token,
     ) -> io::Result<Self> {
         let mut session = Self::new(socket, registry, token)?;
-        session.state = SessionState::Unauthenticated { uid, gid };
+        session.state = SessionState::Unauthenticated(ids);
         session.transport.set_max_message_len(MAX_UNAUTHENTICATED_MESSAGE_LEN);
         Ok(session)
     }
@@ -212,10 +213,10 @@ impl ClientSession {
         self.transport.set_max_message_len(frame::MAX_BODY);
     }
 
-    /// The uid and gid of a client that has to log in and has not done so.
-    pub fn unauthenticated_ids(&self) -> Option<(u32, u32)> {
+    /// The ids of a client that has to log in and has not done so.
+    pub fn unauthenticated_ids(&self) -> Option<UserIds> {
         match self.state {
-            SessionState::Unauthenticated { uid, gid } => Some((uid, gid)),
+            SessionState::Unauthenticated(ids) => Some(ids),
             _ => None,
         }
     }
@@ -229,7 +230,7 @@ impl ClientSession {
     /// Takes the claim. The session waits for a login again.
     pub fn take_claim(&mut self) -> Option<LoginClaim> {
         let SessionState::NameLookup(claim) = &self.state else { return None };
-        let unauthenticated = SessionState::Unauthenticated { uid: claim.uid, gid: claim.gid };
+        let unauthenticated = SessionState::Unauthenticated(claim.ids);
         match std::mem::replace(&mut self.state, unauthenticated) {
             SessionState::NameLookup(claim) => Some(claim),
             _ => None,
@@ -350,7 +351,7 @@ impl ClientSession {
             Some(Ok(received)) => received,
             Some(Err(error)) => {
                 let remedy = match self.state {
-                    SessionState::Unauthenticated { .. } => ": log in first",
+                    SessionState::Unauthenticated(_) => ": log in first",
                     _ => "",
                 };
                 self.refuse(format!("from scrun: {error}{remedy}"));

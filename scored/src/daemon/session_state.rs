@@ -12,6 +12,8 @@ use score_proto::message::{
     ConsoleRequest, Greeting, Login, OsBytes, SingleUserRequest, UserRequest,
 };
 
+use crate::sys::credentials::UserIds;
+
 /// How often a client's socket is read for one message. If the message is incomplete after that,
 /// reading continues in the next turn of the loop.
 const MAX_READS: usize = 4;
@@ -28,10 +30,8 @@ pub struct LoggedInUser {
 /// The user that a client claims to be. The keeper has not vouched for it yet.
 #[derive(Debug)]
 pub struct LoginClaim {
-    /// The user id, as reported by the kernel.
-    pub uid: u32,
-    /// The group id, as reported by the kernel.
-    pub gid: u32,
+    /// The ids that the kernel reports.
+    pub ids: UserIds,
     /// The name that the client claims.
     pub name: OsBytes,
 }
@@ -43,13 +43,8 @@ pub enum SessionState {
     SingleUser,
     /// A tool of this daemon's user (single-user mode).
     Tool,
-    /// A client of a service that has not logged in. The ids are reported by the kernel.
-    Unauthenticated {
-        /// The user id.
-        uid: u32,
-        /// The group id.
-        gid: u32,
-    },
+    /// A client of a service that has not logged in. The kernel reports the ids.
+    Unauthenticated(UserIds),
     /// The keeper looks up the name of the user. Meanwhile the session is not read.
     NameLookup(LoginClaim),
     /// A user whose requests this daemon handles. The client runs on this host. If this daemon is
@@ -80,8 +75,8 @@ impl SessionState {
     pub fn uid(&self) -> Option<u32> {
         match self {
             SessionState::SingleUser | SessionState::Tool => None,
-            SessionState::Unauthenticated { uid, .. } => Some(*uid),
-            SessionState::NameLookup(claim) => Some(claim.uid),
+            SessionState::Unauthenticated(ids) => Some(ids.uid),
+            SessionState::NameLookup(claim) => Some(claim.ids.uid),
             SessionState::User(user) | SessionState::Forwarded(user) => Some(user.owner.uid),
         }
     }
@@ -92,7 +87,7 @@ impl SessionState {
             SessionState::User(user) | SessionState::Forwarded(user) => Some(user),
             SessionState::SingleUser
             | SessionState::Tool
-            | SessionState::Unauthenticated { .. }
+            | SessionState::Unauthenticated(_)
             | SessionState::NameLookup(_) => None,
         }
     }
@@ -113,7 +108,7 @@ impl SessionState {
             SessionState::Tool => link
                 .receive_within::<JobMessage<_>>(MAX_READS)?
                 .map(|received| (received.job, ClientMessage::Tool(received.message))),
-            SessionState::Unauthenticated { .. } => link
+            SessionState::Unauthenticated(_) => link
                 .receive_within::<JobMessage<_>>(MAX_READS)?
                 .map(|received| (received.job, ClientMessage::Login(received.message))),
             SessionState::NameLookup(_) => None,

@@ -35,7 +35,8 @@ fn connected_session(owner: Option<Owner>) -> (ClientSession, Poll, UnixStream) 
     let poll = Poll::new().unwrap();
     let (registry, token) = (poll.registry(), Token(9));
     let mut session =
-        ClientSession::unauthenticated(local.into(), (7, 7), registry, token).unwrap();
+        ClientSession::unauthenticated(local.into(), UserIds { uid: 7, gid: 7 }, registry, token)
+            .unwrap();
     if let Some(owner) = owner {
         let id = SessionId { host: HostId(0), incarnation: Incarnation(1), number: 9 };
         session.log_in(SessionState::User(LoggedInUser { owner, id }));

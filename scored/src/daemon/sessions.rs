@@ -252,14 +252,15 @@ mod tests {
 
     use super::super::session_state::LoginClaim;
     use super::*;
+    use crate::sys::credentials::UserIds;
 
     /// Adds an idle session of a client that has not logged in. Returns the client's end.
     fn client(sessions: &mut Sessions, session_key: SessionKey) -> std::os::unix::net::UnixStream {
         let poll = mio::Poll::new().unwrap();
         let (client, socket) = std::os::unix::net::UnixStream::pair().unwrap();
         let (registry, token) = (poll.registry(), mio::Token(session_key.0));
-        let session =
-            ClientSession::unauthenticated(socket.into(), (1, 1), registry, token).unwrap();
+        let ids = UserIds { uid: 1, gid: 1 };
+        let session = ClientSession::unauthenticated(socket.into(), ids, registry, token).unwrap();
         sessions.insert(session_key, session);
         client
     }
@@ -342,7 +343,7 @@ mod tests {
         let mut sessions = Sessions::default();
         let _clients = [client(&mut sessions, SessionKey(1)), client(&mut sessions, SessionKey(2))];
         sessions.settle(|_| true);
-        let claim = LoginClaim { uid: 1, gid: 1, name: OsBytes(b"name".to_vec()) };
+        let claim = LoginClaim { ids: UserIds { uid: 1, gid: 1 }, name: OsBytes(b"name".to_vec()) };
         sessions.get_mut(SessionKey(1)).unwrap().set_claim(claim);
         assert_eq!(
             sessions.unauthenticated().map(|(key, _)| key).collect::<Vec<_>>(),

@@ -91,7 +91,7 @@ impl ChildShepherd {
         let outer_proc = OwnedFd::from(File::open("/proc")?);
         // If there is no helper for raw sockets, the job uses UDP and prints a notice.
         let opener = shepherd_args.raw_socket_grant.as_ref().and_then(|grant| {
-            let owner = shepherd_args.owner.map(|owner| (owner.uid, owner.gid))?;
+            let owner = shepherd_args.owner?.into();
             raw_socket::start(grant, owner).ok()
         });
         known_children.borrow_mut().extend(opener.as_ref().map(|(pid, _)| *pid));

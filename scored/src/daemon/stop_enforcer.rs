@@ -382,6 +382,7 @@ impl StopEnforcer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use score_proto::ids::ElementIndex;
     use score_proto::observation::SampleRound;
 
     fn stop(number: u64) -> SwitchOrder {
@@ -562,7 +563,7 @@ mod tests {
     #[test]
     fn a_frozen_job_answers_the_master() {
         let sample = ElementOrder::Sample { round: SampleRound(1), stopped: true };
-        let sample = ShepherdOrder::Element { element: 1, order: sample };
+        let sample = ShepherdOrder::Element { element: ElementIndex(1), order: sample };
         for (order, grace) in
             [(ShepherdOrder::Job(JobOrder::Finish), STOP_GRACE), (sample, SAMPLE_GRACE)]
         {

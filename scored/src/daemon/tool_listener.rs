@@ -47,7 +47,7 @@ impl ToolListener {
             };
             let socket = OwnedFd::from(stream);
             let own_uid = geteuid().as_raw();
-            if credentials::peer_ids(&socket).is_ok_and(|(uid, _)| uid == own_uid) {
+            if credentials::peer_ids(&socket).is_ok_and(|ids| ids.uid == own_uid) {
                 return Some(socket);
             }
         }

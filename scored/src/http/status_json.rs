@@ -126,7 +126,7 @@ fn job_json(job: &JobView) -> Value {
     let mut shown = json!(job.line.to_json());
     shown["hosts"] = json!(job.shares);
     shown["processes"] = json!({
-        "element": column(&|process| process.total.element.into()),
+        "element": column(&|process| process.total.element.0.into()),
         "node": column(&|process| process.total.node.into()),
         "host": column(&|process| process.host.0.into()),
         "shares": kinds.map(|kind| column(&|process| process.shares[kind].into())),
@@ -142,13 +142,13 @@ fn job_json(job: &JobView) -> Value {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use score_proto::ids::{JobHostId, JobId};
+    use score_proto::ids::{ElementIndex, JobHostId, JobId};
     use score_proto::job_list::{JobDetail, JobState};
 
     /// A process whose metrics are all different.
     pub fn process(node: u32) -> ProcessView {
         let total = NodeMetrics {
-            element: 0,
+            element: ElementIndex(0),
             node,
             host: JobHostId(0),
             sampled_at_ns: 3_000_000_000,

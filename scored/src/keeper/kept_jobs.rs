@@ -18,6 +18,7 @@ use crate::daemon::program_folders::ProgramFolders;
 use crate::daemon::shepherd_handle::{ChildShepherd, KnownChildren, ShepherdArgs};
 use crate::raw_socket::RawSocketGrant;
 use crate::sys::cgroup::{Cgroups, Group};
+use crate::sys::credentials::UserIds;
 use crate::sys::process;
 use crate::tool_supervisor;
 
@@ -155,7 +156,7 @@ impl KeptJobs {
         sockets: [&OwnedFd; 2],
     ) -> Result<(), String> {
         let owner = &job.owner;
-        let ids = (owner.uid, owner.gid);
+        let ids = UserIds::from(owner);
         job.directory.chown_to(ids)?;
         let program_folder = match request.has_programs {
             true => self.program_folders.folder_of(Some(ids), &self.known_children),
@@ -232,7 +233,7 @@ impl KeptJobs {
         let now = Instant::now();
         self.ending_groups.push((group, KillRetry::new(now)));
         self.remove_groups(now);
-        self.leftovers.remove(directory, (owner.uid, owner.gid))
+        self.leftovers.remove(directory, (&owner).into())
     }
 
     fn remove_groups(&mut self, now: Instant) {

@@ -16,6 +16,7 @@ use score_proto::job_control::Status;
 
 use crate::daemon::job_directory::{JobDirectory, LEFTOVERS_DIR, has_job_prefix};
 use crate::daemon::shepherd_handle::KnownChildren;
+use crate::sys::credentials::UserIds;
 use crate::sys::{process, remove_as_user};
 
 /// How often the directory of leftovers is searched while it is not empty.
@@ -36,7 +37,7 @@ const SHUTDOWN_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// A directory in the directory of leftovers.
 #[derive(Debug)]
 struct Leftover {
-    owner: (u32, u32),
+    owner: UserIds,
     failed_attempts: u32,
     state: LeftoverState,
 }
@@ -101,7 +102,7 @@ impl Leftovers {
     ///
     /// # Errors
     /// The directory could not be moved.
-    pub fn remove(&mut self, directory: JobDirectory, owner: (u32, u32)) -> io::Result<()> {
+    pub fn remove(&mut self, directory: JobDirectory, owner: UserIds) -> io::Result<()> {
         if directory.remove_if_empty().is_ok() {
             return Ok(());
         }
@@ -111,12 +112,12 @@ impl Leftovers {
         Ok(())
     }
 
-    fn enqueue(&mut self, name: String, owner: (u32, u32)) {
+    fn enqueue(&mut self, name: String, owner: UserIds) {
         let new = Leftover { owner, failed_attempts: 0, state: LeftoverState::Failed };
         let leftover = self.by_name.entry(name.clone()).or_insert(new);
         if leftover.state == LeftoverState::Failed {
             leftover.state = LeftoverState::Queued;
-            self.queues.entry(owner.0).or_default().push_back(name);
+            self.queues.entry(owner.uid).or_default().push_back(name);
         }
     }
 
@@ -170,7 +171,8 @@ impl Leftovers {
                 continue;
             };
             if metadata.is_dir() && has_job_prefix(name.as_ref()) {
-                self.enqueue(name, (metadata.uid(), metadata.gid()));
+                let owner = UserIds { uid: metadata.uid(), gid: metadata.gid() };
+                self.enqueue(name, owner);
             }
         }
         self.sweep = Some(sweep);
@@ -275,7 +277,7 @@ mod tests {
     fn leftovers_of(owners: &[u32]) -> Leftovers {
         let mut leftovers = Leftovers::new(KnownChildren::default());
         for (index, uid) in owners.iter().enumerate() {
-            leftovers.enqueue(format!("job-{index}"), (*uid, *uid));
+            leftovers.enqueue(format!("job-{index}"), UserIds { uid: *uid, gid: *uid });
         }
         leftovers
     }
@@ -315,7 +317,7 @@ mod tests {
             assert_eq!(start(&mut leftovers, 1000), None, "not before the next sweep");
             lines.extend(leftovers.on_child_exit(attempt, Some(Status::Exited(1))));
             assert_eq!(lines.len(), usize::from(attempt >= 9), "attempt {attempt}");
-            leftovers.enqueue("job-0".to_owned(), (7, 7));
+            leftovers.enqueue("job-0".to_owned(), UserIds { uid: 7, gid: 7 });
         }
         assert!(lines[0].contains("leftovers/job-0 cannot be removed: uid 7"), "{lines:?}");
     }

@@ -11,7 +11,7 @@ use score_keeper::voucher::{
 
 use super::user_names::UserNames;
 use crate::daemon::shepherd_handle::KnownChildren;
-use crate::sys::credentials::{self, FileIdentity};
+use crate::sys::credentials::{self, FileIdentity, UserIds};
 use crate::sys::wall_clock::unix_seconds;
 
 /// Environment variable for tests: another period of validity in seconds.
@@ -80,7 +80,8 @@ impl VoucherIssuer {
     /// One line: the keeper refuses to vouch for the process.
     pub fn vouch(&mut self, session: u64, socket: &OwnedFd) -> Result<Option<Event>, String> {
         let connection = self.connection(socket)?;
-        let (uid, gid) = credentials::peer_ids(socket).map_err(|error| error.to_string())?;
+        let UserIds { uid, gid } =
+            credentials::peer_ids(socket).map_err(|error| error.to_string())?;
         // The limits come from the kernel, not from the client. Without limits, the user's jobs
         // would get those of the service.
         let limits = credentials::peer_limits(socket)

@@ -10,6 +10,7 @@ use score_sys::{fd_passing, unix_socket};
 use socket2::SockRef;
 
 use super::{EndpointInfo, MAX_DATAGRAM_LEN, OPEN_TIMEOUT, OpenReply, OpenRequest, RawSocketGrant};
+use crate::sys::credentials::UserIds;
 use crate::sys::namespace::{self, Containment};
 use crate::sys::{credentials, process, realtime};
 
@@ -28,7 +29,7 @@ pub struct HelperOptions {
 ///
 /// # Errors
 /// The system call that failed.
-pub fn start(plan: &RawSocketGrant, owner: (u32, u32)) -> io::Result<(i32, OwnedFd)> {
+pub fn start(plan: &RawSocketGrant, owner: UserIds) -> io::Result<(i32, OwnedFd)> {
     let (ours, theirs) = unix_socket::seqpacket_pair()?;
     // Sent before the shepherd has its end, so that no other message can precede it.
     let start = frame::encode_datagram(&(owner, plan)).map_err(io::Error::other)?;
@@ -54,7 +55,7 @@ pub fn run(options: HelperOptions) -> io::Result<()> {
     // The user may have stopped the shepherd.
     SockRef::from(&socket).set_write_timeout(Some(OPEN_TIMEOUT))?;
     let (bytes, _) = fd_passing::receive(&socket, MAX_DATAGRAM_LEN, 0)?;
-    let (owner, plan): ((u32, u32), RawSocketGrant) =
+    let (owner, plan): (UserIds, RawSocketGrant) =
         frame::decode_datagram(&bytes).map_err(io::Error::other)?;
     credentials::become_raw_socket_opener(owner).map_err(io::Error::other)?;
     // The kernel clears the parent-death signal when ids change.

@@ -264,6 +264,7 @@ fn is_allowed_signal(signal: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use score_proto::ids::ElementIndex;
 
     /// The calls of two nodes, the first of which is 4.
     struct Fixture {
@@ -370,7 +371,7 @@ mod tests {
     #[test]
     fn a_token_belongs_to_one_flush() {
         let mut flushes = PendingFlushes::default();
-        let keys = [4, 5].map(|node| ProcessKey { element: 0, node });
+        let keys = [4, 5].map(|node| ProcessKey { element: ElementIndex(0), node });
         let tokens = keys.map(|key| flushes.add(key, 3));
         assert_eq!(flushes.take(tokens[1]), Some((keys[1], 3)));
         assert_eq!(flushes.take(tokens[1]), None);

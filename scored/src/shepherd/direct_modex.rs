@@ -80,9 +80,10 @@ impl DirectModex {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use score_proto::ids::ElementIndex;
 
     fn key(node: u32) -> ProcessKey {
-        ProcessKey { element: 0, node }
+        ProcessKey { element: ElementIndex(0), node }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
+use score_proto::ids::ElementIndex;
 use score_proto::job_control::{HostPlacement, JobStart, Placement};
 use score_proto::message::JobSpec;
 use score_sys::host_name::system_host_name;
@@ -17,7 +18,7 @@ use crate::sys::process;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessKey {
     /// Index of the element in the stage, from 0.
-    pub element: u32,
+    pub element: ElementIndex,
     /// Node number, counted over all hosts.
     pub node: u32,
 }
@@ -41,12 +42,12 @@ impl LocalNodes {
 
     /// The index of a process of this host.
     pub fn index(self, key: ProcessKey) -> usize {
-        key.element as usize * self.count + key.node.saturating_sub(self.first) as usize
+        key.element.index() * self.count + key.node.saturating_sub(self.first) as usize
     }
 
     /// The process of this host with this index. None: this host has no nodes.
     pub fn key(self, index: usize) -> Option<ProcessKey> {
-        let element = index.checked_div(self.count)? as u32;
+        let element = ElementIndex(index.checked_div(self.count)? as u32);
         Some(ProcessKey { element, node: self.first + (index % self.count) as u32 })
     }
 }
@@ -56,7 +57,7 @@ impl LocalNodes {
 pub struct ShepherdContext {
     /// The job's directory.
     pub directory: PathBuf,
-    /// The folder with programs of the user's earlier jobs, if programs of this job are copied.
+    /// The directory with programs of the user's earlier jobs, if programs of this job are copied.
     pub program_folder: Option<PathBuf>,
     /// /proc of the outer PID namespace, if this process is init of an inner one.
     pub outer_proc: Option<OwnedFd>,

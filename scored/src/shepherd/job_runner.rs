@@ -8,7 +8,7 @@ use mio::{Registry, Token};
 use score_job::exit_code;
 use score_job::limits::LimitKind;
 use score_proto::exit_code::EXIT_FAILED;
-use score_proto::ids::JobHostId;
+use score_proto::ids::{ElementIndex, JobHostId};
 use score_proto::job_control::{ElementReport, JobReport, OutputReport, ShepherdReport, Status};
 use score_proto::message::{ElementSpec, NodeUsage, Stream};
 use score_proto::nodeset::NodeSet;
@@ -404,7 +404,7 @@ impl JobRunner {
     }
 
     /// Removes the unstarted processes of one element, or of all elements, from the queue.
-    pub(super) fn skip_unstarted(&mut self, element: Option<u32>) {
+    pub(super) fn skip_unstarted(&mut self, element: Option<ElementIndex>) {
         for ProcessKey { element, node } in self.spawn_queue.cancel(element) {
             self.reports.add_about(element, ElementReport::Skipped { nodes: NodeSet::one(node) });
         }
@@ -471,8 +471,8 @@ impl JobRunner {
 
     fn on_drained(&mut self, reason: DrainReason) {
         match reason {
-            DrainReason::Flush(element, node, id) => {
-                let token = self.processes.add_flush(ProcessKey { element, node }, id);
+            DrainReason::Flush(key, id) => {
+                let token = self.processes.add_flush(key, id);
                 let host = self
                     .phase
                     .job_info()
@@ -515,7 +515,7 @@ impl JobRunner {
             return;
         };
         let Some(job_info) = self.phase.job_info() else { return };
-        let process = node - job_info.local_host.first_node;
+        let process = job_info.local_host.process_of(node);
         self.tools.on_process_exit(job_info, key, reaped.status);
         let counters = self.shared_memory.counters(element, process).unwrap_or_default();
         self.shared_memory.on_process_exit(element, process);
@@ -557,7 +557,7 @@ impl JobRunner {
 
     /// Sends a signal to the process group of every running process of one element, or of all
     /// elements.
-    pub(super) fn signal(&mut self, element: Option<u32>, signal: i32) {
+    pub(super) fn signal(&mut self, element: Option<ElementIndex>, signal: i32) {
         for (_, running) in self.processes.running_mut(element) {
             process::kill_group(running.pid, signal);
         }

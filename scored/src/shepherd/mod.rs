@@ -92,7 +92,7 @@ pub struct ShepherdOptions {
     pub switch_socket: OwnedFd,
     /// The job's directory.
     pub directory: PathBuf,
-    /// The folder with programs of the user's earlier jobs, if programs of this job are copied.
+    /// The directory with programs of the user's earlier jobs, if programs of this job are copied.
     pub program_folder: Option<PathBuf>,
     /// Socket to the helper that opens raw sockets for the job, if the job has any.
     pub raw_socket_helper: Option<OwnedFd>,

@@ -1,14 +1,14 @@
-//! `-mpi=LIBDIR`: MPICH programs run with the MPI library of another folder. All libraries that are
-//! compatible with MPICH have the same interface, under two names.
+//! `-mpi=LIBDIR`: MPICH programs run with the MPI library of another directory. All libraries that
+//! are compatible with MPICH have the same interface, under two names.
 //!
-//! The shepherd creates a folder of links in the job's directory, and puts it first in the library
-//! path of the processes. For the dynamic loader, the library is then in that folder. The library
-//! may look for other libraries in folders next to it (`$ORIGIN/mpich` in the wheel of PyPI,
-//! ld.so(8)). These folders are therefore linked as well.
+//! The shepherd creates a directory of links in the job's directory, and puts it first in the
+//! library path of the processes. For the dynamic loader, the library is then in that directory.
+//! The library may look for other libraries in directories next to it (`$ORIGIN/mpich` in the wheel
+//! of PyPI, ld.so(8)). These directories are therefore linked as well.
 //!
-//! The shepherd has the user's rights here, and the user chooses the folder. The number of entries
-//! that are read, and the time for reading, are therefore limited: the folder may be on a file
-//! server that does not answer.
+//! The shepherd has the user's rights here, and the user chooses the directory. The number of
+//! entries that are read, and the time for reading, are therefore limited: the directory may be on
+//! a file server that does not answer.
 
 use std::fs;
 use std::io;
@@ -20,32 +20,33 @@ use std::time::Duration;
 
 use score_proto::message::{JobSpec, MPICH_LIBRARY_NAMES};
 
-/// The folder of links in the job's directory.
+/// The directory of links in the job's directory.
 const LINKS_FOLDER: &str = "mpi-library";
 
-/// Limits on the work in the library's folder.
+/// Limits on the work in the library's directory.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// Number of entries of the folder that are read.
+    /// Number of entries of the directory that are read.
     entries: usize,
-    /// Number of subfolders that are linked.
+    /// Number of subdirectories that are linked.
     folders: usize,
     /// Time for the whole work. The shepherd does nothing else in this time.
     time: Duration,
 }
 
-/// A folder with all libraries of a distribution, such as /usr/lib64, has a few thousand entries
-/// and a few hundred subfolders. Reading them takes milliseconds, or a second on a slow file
+/// A directory with all libraries of a distribution, such as /usr/lib64, has a few thousand entries
+/// and a few hundred subdirectories. Reading them takes milliseconds, or a second on a slow file
 /// server.
 const LIMITS: Limits = Limits { entries: 65_536, folders: 4096, time: Duration::from_secs(5) };
 
-/// The folder that the option `mpi` names, if any.
+/// The directory that the option `mpi` names, if any.
 fn library_folder(spec: &JobSpec) -> Option<&Path> {
     let (_, value) = spec.options.iter().find(|(key, _)| key == "mpi")?;
     value.as_deref().map(Path::new).filter(|path| path.is_absolute())
 }
 
-/// Creates the links for a job whose option `mpi` names a folder. Returns the folder of links.
+/// Creates the links for a job whose option `mpi` names a directory. Returns the directory of
+/// links.
 ///
 /// # Errors
 /// One line: this host has no such library, or the links cannot be created.
@@ -88,7 +89,7 @@ fn make_links(folder: &Path, links_folder: &Path, limits: Limits) -> Result<(), 
     let Some(library) = libraries.iter().find(|path| path.is_file()) else {
         return Err(format!("no {}", MPICH_LIBRARY_NAMES.join(" and no ")));
     };
-    // An earlier stage may have created the folder.
+    // An earlier stage may have created the directory.
     ignore_existing(fs::create_dir(links_folder)).map_err(failed(links_folder))?;
     let link = |target: &Path, name: &Path| {
         let path = links_folder.join(name);
@@ -117,7 +118,7 @@ fn make_links(folder: &Path, links_folder: &Path, limits: Limits) -> Result<(), 
     Ok(())
 }
 
-/// Whether an entry is a folder or a symbolic link to one. For most entries this needs no system
+/// Whether an entry is a directory or a symbolic link to one. For most entries this needs no system
 /// call.
 fn is_folder(entry: &fs::DirEntry) -> bool {
     match entry.file_type() {
@@ -148,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    /// Folders for a test. They are removed when this value is dropped.
+    /// Directories for a test. They are removed when this value is dropped.
     struct Folders {
         base: PathBuf,
         library: PathBuf,

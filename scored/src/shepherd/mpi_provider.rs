@@ -10,19 +10,19 @@ use score_proto::message::{MpiStart, OsBytes};
 
 use super::environment::environment_value;
 
-/// The provider's file. Its folder contains nothing else, because libfabric loads all files of the
-/// folder.
+/// The provider's file. Its directory contains nothing else, because libfabric loads all files of
+/// the directory.
 const PROVIDER_FILE: &str = "libfabric/libpm-fi.so";
 const PRELOAD_FILE: &str = "libscore-preload.so";
 /// The file defines all calls of MPI 4.0. If an MPI library lacks a call, a program that looks the
 /// call up, such as mpi4py, would find it in this file. The program would then assume that the
 /// library has the call. Open MPI lacks calls.
 const CALLS_FILE: &str = "libscore-mpi.so";
-/// Folders of these files, relative to the folder of scored: the build folder of cargo, and the
-/// folder into which `cargo xtask install` installs.
+/// Directories of these files, relative to the directory of scored: the build directory of cargo,
+/// and the directory into which `cargo xtask install` installs.
 const BASE_FOLDERS: [&str; 2] = ["", "../lib"];
 
-/// The folder that contains scored.
+/// The directory that contains scored.
 fn own_folder() -> std::io::Result<PathBuf> {
     let program = std::env::current_exe()?;
     Ok(program.parent().unwrap_or(Path::new("/")).to_path_buf())
@@ -49,7 +49,7 @@ pub fn preload_without_pm(given: &[OsBytes]) -> Option<Vec<u8>> {
 /// The libraries of SCore that MPI programs load on this host.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MpiProvider {
-    /// The folder that contains the provider.
+    /// The directory that contains the provider.
     folder: PathBuf,
     preload_file: PathBuf,
     calls_file: PathBuf,

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
-use score_proto::ids::JobHostId;
+use score_proto::ids::{ElementIndex, JobHostId};
 use score_proto::job_control::{ElementReport, Status, SubsetFence};
 use score_proto::pmix::PmixOrder;
 
@@ -18,7 +18,7 @@ use super::pmi_service::{NewPmiSocket, PmiEvent, PmiService};
 use super::pmix_service::PmixService;
 
 /// A report, and the element to which it belongs.
-type MpiReport = (u32, ElementReport);
+type MpiReport = (ElementIndex, ElementReport);
 
 /// See the [module](self).
 #[derive(Debug, Default)]
@@ -68,7 +68,7 @@ impl MpiServices {
         &mut self,
         registry: &Registry,
         token: Token,
-    ) -> Result<Option<(OwnedFd, u32)>, String> {
+    ) -> Result<Option<(OwnedFd, ElementIndex)>, String> {
         self.pmix.start_helper(registry, token)
     }
 
@@ -166,7 +166,11 @@ impl MpiServices {
     }
 
     /// Adds entries of other hosts to a fence of all nodes.
-    pub fn on_fence_entries(&mut self, element: u32, entries: Vec<u8>) -> Option<MpiReport> {
+    pub fn on_fence_entries(
+        &mut self,
+        element: ElementIndex,
+        entries: Vec<u8>,
+    ) -> Option<MpiReport> {
         if self.pmix.serves(element) {
             self.pmix.order(&PmixOrder::FenceEntries { element, fence: None, entries });
             return None;
@@ -176,7 +180,7 @@ impl MpiServices {
     }
 
     /// Ends a fence of all nodes: all processes on all hosts are in it.
-    pub fn end_fence(&mut self, element: u32) {
+    pub fn end_fence(&mut self, element: ElementIndex) {
         match self.pmix.serves(element) {
             true => self.pmix.order(&PmixOrder::FenceDone { element, fence: None }),
             false => self.pmi.end_fence(element),
@@ -184,12 +188,17 @@ impl MpiServices {
     }
 
     /// Adds entries of other hosts to a subset fence.
-    pub fn on_subset_fence_entries(&mut self, element: u32, fence: SubsetFence, entries: Vec<u8>) {
+    pub fn on_subset_fence_entries(
+        &mut self,
+        element: ElementIndex,
+        fence: SubsetFence,
+        entries: Vec<u8>,
+    ) {
         self.pmix.order(&PmixOrder::FenceEntries { element, fence: Some(fence), entries });
     }
 
     /// Ends a subset fence: all nodes that take part are in it.
-    pub fn end_subset_fence(&mut self, element: u32, fence: SubsetFence) {
+    pub fn end_subset_fence(&mut self, element: ElementIndex, fence: SubsetFence) {
         self.pmix.end_subset_fence(element, fence);
     }
 
@@ -210,11 +219,14 @@ impl MpiServices {
     }
 
     /// See [`PmiService::socket_activity`].
-    pub fn socket_activity(&self, element: u32) -> Vec<Option<PmiSocketActivity>> {
+    pub fn socket_activity(&self, element: ElementIndex) -> Vec<Option<PmiSocketActivity>> {
         self.pmi.socket_activity(element)
     }
 
-    fn reports_of(&self, events: impl IntoIterator<Item = (u32, PmiEvent)>) -> Vec<MpiReport> {
+    fn reports_of(
+        &self,
+        events: impl IntoIterator<Item = (ElementIndex, PmiEvent)>,
+    ) -> Vec<MpiReport> {
         let events = events.into_iter();
         events.map(|(element, event)| (element, self.report_of(event))).collect()
     }

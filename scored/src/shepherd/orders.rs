@@ -8,7 +8,7 @@ use std::time::Instant;
 use score_job::signal;
 use score_proto::PROTOCOL_VERSION;
 use score_proto::exit_code::EXIT_FAILED;
-use score_proto::ids::JobHostId;
+use score_proto::ids::{ElementIndex, JobHostId};
 use score_proto::job_control::{
     DebuggedProcess, ElementOrder, ElementReport, HostNetworkAddress, JobOrder, JobReport,
     JobStart, ShepherdOrder, ShepherdReport,
@@ -103,7 +103,7 @@ impl JobRunner {
         }
     }
 
-    fn on_element_order(&mut self, element: u32, order: ElementOrder) {
+    fn on_element_order(&mut self, element: ElementIndex, order: ElementOrder) {
         match order {
             ElementOrder::End => {
                 if let Some(calls) = self.processes.element_calls(element) {
@@ -171,7 +171,7 @@ impl JobRunner {
     }
 
     /// Handles a command of a tool for some nodes, which may be on several hosts.
-    fn on_tool_command(&mut self, element: u32, command: ToolCommand) {
+    fn on_tool_command(&mut self, element: ElementIndex, command: ToolCommand) {
         let Some(job_info) = self.phase.job_info() else { return };
         let nodes = command.nodes.within(job_info.local_host.node_range());
         let process = |node| {
@@ -187,7 +187,7 @@ impl JobRunner {
 
     /// Ends the threads of these nodes that wait after a fault, by the signal of that fault. The
     /// stacks of the nodes have been read.
-    fn release_faults(&mut self, element: u32, nodes: &NodeSet) {
+    fn release_faults(&mut self, element: ElementIndex, nodes: &NodeSet) {
         for (key, process) in self.processes.running_mut(Some(element)) {
             if let Some(FaultingThread { thread, signal: Some(signal) }) =
                 process.calls.faulting_thread()
@@ -218,7 +218,7 @@ impl JobRunner {
         } else if !spawn_queue::receives_stdin(
             &job_start.spec,
             0,
-            ProcessKey { element: 0, node: 0 },
+            ProcessKey { element: ElementIndex(0), node: 0 },
         ) {
             self.input.close();
         }
@@ -236,7 +236,7 @@ impl JobRunner {
     }
 
     /// Replies to the calls of sc_barrier, because all nodes on all hosts have called it.
-    fn end_barrier(&mut self, element: u32) {
+    fn end_barrier(&mut self, element: ElementIndex) {
         let running = self.processes.running_mut(Some(element));
         let callers: Vec<(ProcessKey, u32)> = running
             .filter_map(|(key, process)| Some((key, process.calls.take_barrier()?)))
@@ -263,7 +263,7 @@ impl JobRunner {
 
     /// Opens the networks of an element when its first node attaches on this host. Returns the
     /// addresses for other hosts.
-    fn open_networks(&mut self, element: u32) -> Result<Vec<HostNetworkAddress>, String> {
+    fn open_networks(&mut self, element: ElementIndex) -> Result<Vec<HostNetworkAddress>, String> {
         let Some(job_info) = self.phase.job_info() else { return Ok(Vec::new()) };
         self.shared_memory.open(element, job_info, self.context.raw_client.as_ref())
     }
@@ -303,7 +303,7 @@ impl JobRunner {
             CallAction::Flush(id) => {
                 let stage = self.phase.job_info().map_or(0, |job_info| job_info.stage);
                 let owner = Some((stage, element));
-                self.outputs.drain(DrainReason::Flush(element, node, id), owner);
+                self.outputs.drain(DrainReason::Flush(key, id), owner);
             }
             CallAction::OfferDebugger(display) => self.offer_debugger(key, display),
             CallAction::Inspect(signal, display) => {
@@ -334,7 +334,11 @@ impl JobRunner {
         }
     }
 
-    fn welcome(&mut self, element: u32, peers: &[HostNetworkAddress]) -> Result<(), String> {
+    fn welcome(
+        &mut self,
+        element: ElementIndex,
+        peers: &[HostNetworkAddress],
+    ) -> Result<(), String> {
         let Some(job) = self.phase.job_mut() else { return Ok(()) };
         let job_info = &job.info;
         let (spec, local_host) = (job_info.spec(), &job_info.local_host);
@@ -374,15 +378,16 @@ impl JobRunner {
             )?;
         }
         let networks = self.shared_memory.network_sets(element, &job_info.placement);
-        for (process, node) in (0..).zip(local_host.node_range()) {
+        for node in local_host.node_range() {
+            let process = local_host.process_of(node);
             let welcome = Welcome {
                 job: job_info.job_start.job,
-                area: process,
+                area: process.0,
                 self_node: node,
                 num_node: spec.nodes(),
                 self_proc: process,
                 num_proc: local_host.nodes,
-                self_host: job_info.placement.self_host.0,
+                self_host: job_info.placement.self_host,
                 num_host: job_info.placement.hosts.len() as u32,
                 networks: networks.clone(),
                 options: spec.options.clone(),

@@ -12,10 +12,11 @@ use mio::{Interest, Registry, Token};
 use nix::errno::Errno;
 use score_client::{READ_BUFFER_LEN, with_read_buffer};
 use score_job::line_splitter::LineSplitter;
-use score_proto::ids::JobHostId;
+use score_proto::ids::{ElementIndex, JobHostId};
 use score_proto::job_control::{HOP_WINDOW, OutputReport, ShepherdReport};
 use score_proto::message::{MAX_IO_CHUNK, Stream};
 
+use super::job_info::ProcessKey;
 use super::reports::ScoredLink;
 use crate::sys::descriptor;
 
@@ -40,8 +41,8 @@ const LARGE_PIPE_LEN: i32 = 256 * 1024;
 /// Why pipes are being read up to their current end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DrainReason {
-    /// sc_flush: element, node and id of the call.
-    Flush(u32, u32, u32),
+    /// sc_flush: the process that has called it, and the id of the call.
+    Flush(ProcessKey, u32),
     /// Every process of a stage has exited.
     StageEnd,
     /// Every process of the job has exited.
@@ -78,7 +79,7 @@ struct OutputPipe {
     pipe: OwnedFd,
     stream: Stream,
     /// Stage and element of the writer. The pipe may outlive the writer.
-    owner: (usize, u32),
+    owner: (usize, ElementIndex),
     lines: LineSplitter,
     /// Number of bytes read so far.
     bytes_read: u64,
@@ -156,7 +157,7 @@ impl OutputMux {
         &mut self,
         pipe: OwnedFd,
         stream: Stream,
-        owner: (usize, u32),
+        owner: (usize, ElementIndex),
         registry: &Registry,
         token: impl Fn(usize) -> Token,
     ) -> io::Result<()> {
@@ -214,7 +215,7 @@ impl OutputMux {
 
     /// Reads the pipes of one element, or of all elements, up to their current end. After that,
     /// [`OutputMux::drained`] returns `reason`.
-    pub fn drain(&mut self, reason: DrainReason, owner: Option<(usize, u32)>) {
+    pub fn drain(&mut self, reason: DrainReason, owner: Option<(usize, ElementIndex)>) {
         let serial = self.next_drain;
         self.next_drain += 1;
         let mut pipes_left = 0;

@@ -10,6 +10,8 @@ use crate::sys::process;
 /// Number of writers. Each has written most of a line.
 const WRITERS: usize = 400;
 const LINE_LEN: usize = 60_000;
+/// The stage and the element of the writers.
+const OWNER: (usize, ElementIndex) = (0, ElementIndex::FIRST);
 
 // Promise (output and input): Unfinished lines of all processes of a host take 16 MiB at most,
 // however many there are.
@@ -24,7 +26,7 @@ fn unfinished_lines_are_bounded_in_total_and_all_are_delivered() {
     let mut writers = Vec::new();
     for index in 0..WRITERS {
         let (read, write) = nix::unistd::pipe().unwrap();
-        outputs.add(read, Stream::Stdout, (0, 0), poll.registry(), Token).unwrap();
+        outputs.add(read, Stream::Stdout, OWNER, poll.registry(), Token).unwrap();
         let mut write = std::fs::File::from(write);
         write.write_all(&[b'x'; LINE_LEN]).unwrap();
         writers.push(write);
@@ -69,7 +71,7 @@ fn a_kill_by_the_user_limits_the_time_of_each_drain() {
     let mut reports = ScoredLink::new(FramedSocket::new(socket.into()).unwrap());
     let mut outputs = OutputMux::default();
     let (read, write) = nix::unistd::pipe().unwrap();
-    outputs.add(read, Stream::Stdout, (0, 0), poll.registry(), Token).unwrap();
+    outputs.add(read, Stream::Stdout, OWNER, poll.registry(), Token).unwrap();
     nix::unistd::write(&write, b"never read").unwrap();
     let now = Instant::now();
     outputs.drain_all(DrainReason::StageEnd, now);

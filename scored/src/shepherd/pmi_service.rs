@@ -13,7 +13,7 @@ use mio::{Interest, Registry, Token};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 use score_pmi::host::{JobFacts, PmiAction, PmiHost, process_mapping};
-use score_proto::ids::JobHostId;
+use score_proto::ids::{ElementIndex, JobHostId};
 use score_proto::job_control::{MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NODE, SubsetFence};
 use score_proto::message::{MpiStart, ProgramKind};
 use score_proto::nodeset::NodeSet;
@@ -22,7 +22,7 @@ use super::inspection::PmiSocketActivity;
 use super::job_info::{JobInfo, LocalNodes, ProcessKey};
 use crate::sys::descriptor::is_socket_empty;
 
-/// The folder in which the kernel shows POSIX shared memory.
+/// The directory in which the kernel shows POSIX shared memory.
 const SHARED_MEMORY_FOLDER: &str = "/dev/shm";
 /// Number of bytes that are read from one process before the next process is served. Each request
 /// in them may have an answer of more than 1 KiB. The next bytes are read only after the process
@@ -94,7 +94,7 @@ struct PmiElement {
 #[derive(Debug, Default)]
 pub struct PmiService {
     nodes: LocalNodes,
-    elements: BTreeMap<u32, PmiElement>,
+    elements: BTreeMap<ElementIndex, PmiElement>,
     /// Processes whose sockets may be readable.
     ready: VecDeque<ProcessKey>,
 }
@@ -102,7 +102,7 @@ pub struct PmiService {
 /// The name of the key-value space of a parallel process. MPI libraries derive names of shared
 /// memory from it. It must therefore differ for each job on a host, even if another daemon has
 /// started that job.
-fn space_name(job_info: &JobInfo, element: u32) -> String {
+fn space_name(job_info: &JobInfo, element: ElementIndex) -> String {
     let incarnation = job_info.placement.job_incarnation.0;
     format!("score_{incarnation:016x}_{}_{element}", job_info.stage)
 }
@@ -195,8 +195,10 @@ impl PmiService {
             elements.iter().filter(|spec| spec.kind == ProgramKind::Mpi(MpiStart::Pmi)).count();
         let max_fence_bytes = (self.nodes.count * MAX_FENCE_BYTES_PER_NODE)
             .min(MAX_FENCE_BYTES_PER_HOST / mpi_elements.max(1));
-        let uses_pmi =
-            (0..).zip(elements).filter(|(_, spec)| spec.kind == ProgramKind::Mpi(MpiStart::Pmi));
+        let uses_pmi = (0..)
+            .map(ElementIndex)
+            .zip(elements)
+            .filter(|(_, spec)| spec.kind == ProgramKind::Mpi(MpiStart::Pmi));
         let ranks_of_hosts: Vec<u32> =
             job_info.placement.hosts.iter().map(|host| host.nodes).collect();
         let new_element = |(number, _)| {
@@ -266,7 +268,7 @@ impl PmiService {
 
     /// Reads the last requests of a process that has exited, and answers them. The number of reads
     /// is limited, because children of the process may still write to the socket.
-    pub fn serve_exited(&mut self, key: ProcessKey) -> Vec<(u32, PmiEvent)> {
+    pub fn serve_exited(&mut self, key: ProcessKey) -> Vec<(ElementIndex, PmiEvent)> {
         let mut events = Vec::new();
         (0..MAX_READS_AFTER_EXIT).for_each(|_| self.serve_process(key, &mut events));
         events
@@ -274,7 +276,7 @@ impl PmiService {
 
     /// Reads from all processes whose sockets are ready, and answers them. Returns events that
     /// concern other hosts, with the number of the element.
-    pub fn serve(&mut self) -> Vec<(u32, PmiEvent)> {
+    pub fn serve(&mut self) -> Vec<(ElementIndex, PmiEvent)> {
         let mut events = Vec::new();
         for _ in 0..self.ready.len() {
             let Some(key) = self.ready.pop_front() else { break };
@@ -283,7 +285,7 @@ impl PmiService {
         events
     }
 
-    fn serve_process(&mut self, key: ProcessKey, events: &mut Vec<(u32, PmiEvent)>) {
+    fn serve_process(&mut self, key: ProcessKey, events: &mut Vec<(ElementIndex, PmiEvent)>) {
         let first_node = self.nodes.first;
         let Some((element, process)) = self.element_of(key) else { return };
         let Some(socket) = &mut element.sockets[process] else { return };
@@ -305,7 +307,7 @@ impl PmiService {
     }
 
     /// The activity of the sockets of an element's processes on this host, for deadlock detection.
-    pub fn socket_activity(&self, element: u32) -> Vec<Option<PmiSocketActivity>> {
+    pub fn socket_activity(&self, element: ElementIndex) -> Vec<Option<PmiSocketActivity>> {
         let Some(element) = self.elements.get(&element) else { return Vec::new() };
         let activity = |(process, socket): (usize, &Option<PmiSocket>)| {
             let socket = socket.as_ref()?;
@@ -321,13 +323,13 @@ impl PmiService {
     ///
     /// # Errors
     /// The reason why the parallel process cannot continue.
-    pub fn merge(&mut self, element: u32, entries: &[u8]) -> Result<(), PmiEvent> {
+    pub fn merge(&mut self, element: ElementIndex, entries: &[u8]) -> Result<(), PmiEvent> {
         let Some(element) = self.elements.get_mut(&element) else { return Ok(()) };
         element.host.merge(entries).map_err(|error| PmiEvent::Failed(1, error.to_string()))
     }
 
     /// Ends a fence: all processes on all hosts are in it.
-    pub fn end_fence(&mut self, element: u32) {
+    pub fn end_fence(&mut self, element: ElementIndex) {
         let first_node = self.nodes.first;
         if let Some(element) = self.elements.get_mut(&element) {
             for action in element.host.end_fence() {

@@ -17,7 +17,7 @@ use mio::{Registry, Token};
 use score_client::FramedSocket;
 use score_pmi::host::shown;
 use score_proto::env;
-use score_proto::ids::JobHostId;
+use score_proto::ids::{ElementIndex, JobHostId};
 use score_proto::job_control::{
     MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NODE, MAX_MODEX_BYTES, MAX_SUBSET_RANGES,
     SubsetFence, max_modex_requests, max_subset_fences,
@@ -33,12 +33,13 @@ use super::job_info::{JobInfo, LocalNodes, ProcessKey};
 use super::pmi_service::{PmiEvent, abort_event, unfinished_reason};
 use super::pmix_watch::{CheckResult, HelperWatch};
 
-/// The helper's program, in the folder of scored.
+/// The helper's program, in the directory of scored.
 const HELPER_NAME: &str = "scored-pmix";
-/// The folder for files of libpmix and Open MPI in the job's directory. It is removed with the job.
+/// The directory for files of libpmix and Open MPI in the job's directory. It is removed with the
+/// job.
 const FOLDER: &str = "pmix";
-/// Parameters of Open MPI, versions 4 and 5, that select the folders for shared memory files. The
-/// default is /dev/shm, where files of killed processes would remain.
+/// Parameters of Open MPI, versions 4 and 5, that select the directories for shared memory files.
+/// The default is /dev/shm, where files of killed processes would remain.
 const SHARED_MEMORY_PARAMETERS: [&str; 5] = [
     "OMPI_MCA_btl_vader_backing_directory",
     "OMPI_MCA_btl_sm_backing_directory",
@@ -153,7 +154,7 @@ pub struct PmixService {
     node_count: u32,
     /// The name of this host.
     host_name: String,
-    elements: BTreeMap<u32, PmixElement>,
+    elements: BTreeMap<ElementIndex, PmixElement>,
     helper: Helper,
     direct_modex: DirectModex,
     /// The directory for the files of libpmix and Open MPI.
@@ -162,7 +163,7 @@ pub struct PmixService {
 
 /// The name of the PMIx namespace of a parallel process. It is the same on all hosts. It is secret,
 /// because libpmix trusts each local process that presents it.
-fn namespace_name(job_info: &JobInfo, element: u32) -> String {
+fn namespace_name(job_info: &JobInfo, element: ElementIndex) -> String {
     let secret = job_info.job_start.secret.to_le_bytes();
     let key = blake3::derive_key("SCore PMIx namespace", &secret);
     let key: String = key[..16].iter().map(|byte| format!("{byte:02x}")).collect();
@@ -186,7 +187,8 @@ impl PmixService {
         let spec = job_info.spec();
         let elements = &spec.stages[job_info.stage].elements;
         let is_served = |kind| kind == ProgramKind::Mpi(MpiStart::Pmix);
-        let served = || (0..).zip(elements).filter(|(_, element)| is_served(element.kind));
+        let served =
+            || (0..).map(ElementIndex).zip(elements).filter(|(_, element)| is_served(element.kind));
         let count = served().count();
         let new_element = |(number, _)| {
             let max_fence_bytes =
@@ -249,7 +251,7 @@ impl PmixService {
         &mut self,
         registry: &Registry,
         token: Token,
-    ) -> Result<Option<(OwnedFd, u32)>, String> {
+    ) -> Result<Option<(OwnedFd, ElementIndex)>, String> {
         let Helper::Due(start) = std::mem::replace(&mut self.helper, Helper::Ended) else {
             return Ok(None);
         };
@@ -315,7 +317,7 @@ impl PmixService {
 
     /// Requests a report from the helper that it is alive. If the helper hangs, ends the elements
     /// that need it.
-    pub fn check_helper(&mut self, now: Instant) -> Vec<(u32, PmiEvent)> {
+    pub fn check_helper(&mut self, now: Instant) -> Vec<(ElementIndex, PmiEvent)> {
         let (is_starting, mut events) = (self.is_starting(), Vec::new());
         let Helper::Running(helper) = &mut self.helper else { return events };
         match helper.watch.check(now, is_starting) {
@@ -331,7 +333,7 @@ impl PmixService {
 
     /// Handles the reports of the helper, and sends queued orders. Returns events that concern
     /// other hosts, with the number of the element.
-    pub fn serve(&mut self, registry: &Registry) -> Vec<(u32, PmiEvent)> {
+    pub fn serve(&mut self, registry: &Registry) -> Vec<(ElementIndex, PmiEvent)> {
         let mut events = Vec::new();
         let reason = loop {
             let Helper::Running(helper) = &mut self.helper else { return events };
@@ -352,7 +354,7 @@ impl PmixService {
     }
 
     /// Handles the failure of the helper for this reason.
-    fn fail_helper(&mut self, reason: &str, events: &mut Vec<(u32, PmiEvent)>) {
+    fn fail_helper(&mut self, reason: &str, events: &mut Vec<(ElementIndex, PmiEvent)>) {
         let host = &self.host_name;
         self.fail(&format!("{HELPER_NAME}, which serves PMIx on host {host}: {reason}"), events);
     }
@@ -365,7 +367,7 @@ impl PmixService {
 
     /// Gives up the helper. Elements that need it fail, and other hosts that have requested entries
     /// get an empty answer.
-    fn fail(&mut self, reason: &str, events: &mut Vec<(u32, PmiEvent)>) {
+    fn fail(&mut self, reason: &str, events: &mut Vec<(ElementIndex, PmiEvent)>) {
         self.helper = Helper::Ended;
         for (number, element) in &self.elements {
             if element.needs_helper() {
@@ -376,7 +378,7 @@ impl PmixService {
         asked.into_iter().for_each(|key| self.on_found(key, None, events));
     }
 
-    fn on_report(&mut self, report: PmixReport, events: &mut Vec<(u32, PmiEvent)>) {
+    fn on_report(&mut self, report: PmixReport, events: &mut Vec<(ElementIndex, PmiEvent)>) {
         match report {
             PmixReport::Ready { element, rank, environment } => {
                 let variables = environment.into_iter().map(|variable| variable.0);
@@ -449,7 +451,7 @@ impl PmixService {
         &mut self,
         key: ProcessKey,
         entries: Option<&[u8]>,
-        events: &mut Vec<(u32, PmiEvent)>,
+        events: &mut Vec<(ElementIndex, PmiEvent)>,
     ) {
         let ProcessKey { element, node } = key;
         let askers = self.direct_modex.take_askers(key);
@@ -469,7 +471,11 @@ impl PmixService {
 
     /// Handles a request of another host for the entries of a process of this host. The answer
     /// follows when the process has put entries, or will not put any more.
-    pub fn on_modex_request(&mut self, key: ProcessKey, asker: JobHostId) -> Vec<(u32, PmiEvent)> {
+    pub fn on_modex_request(
+        &mut self,
+        key: ProcessKey,
+        asker: JobHostId,
+    ) -> Vec<(ElementIndex, PmiEvent)> {
         let Some(client) = self.client(key).copied() else { return Vec::new() };
         self.direct_modex.add_asker(key, asker);
         let mut events = Vec::new();
@@ -486,7 +492,7 @@ impl PmixService {
         &mut self,
         key: ProcessKey,
         entries: Option<Vec<u8>>,
-    ) -> Option<(u32, PmiEvent)> {
+    ) -> Option<(ElementIndex, PmiEvent)> {
         let ProcessKey { element, node: rank } = key;
         self.order(&PmixOrder::ModexAnswer { element, rank, entries });
         let next = self.direct_modex.on_answer(key)?;
@@ -528,7 +534,7 @@ impl PmixService {
     }
 
     /// Ends a subset fence: all nodes that take part are in it.
-    pub fn end_subset_fence(&mut self, element: u32, fence: SubsetFence) {
+    pub fn end_subset_fence(&mut self, element: ElementIndex, fence: SubsetFence) {
         if let Some(element) = self.elements.get_mut(&element) {
             element.subset_fences.remove(&fence);
         }
@@ -556,7 +562,7 @@ impl PmixService {
     }
 
     /// Whether a parallel process uses PMIx.
-    pub fn serves(&self, element: u32) -> bool {
+    pub fn serves(&self, element: ElementIndex) -> bool {
         self.elements.contains_key(&element)
     }
 

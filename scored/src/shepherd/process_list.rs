@@ -7,6 +7,7 @@
 
 use std::time::{Duration, Instant};
 
+use score_proto::ids::ElementIndex;
 use score_proto::job_control::{DebuggerOrder, JobReport, MAX_BLOCK_PIDS, ProcessBlock};
 
 use super::gang_switch::RunGate;
@@ -160,7 +161,12 @@ impl ProcessList {
 
     /// Lets held processes of one element, or of all elements, run so that a signal can end them.
     /// They have no handlers yet.
-    pub fn on_signal(&self, signal: i32, element: Option<u32>, processes: &mut ProcessTable) {
+    pub fn on_signal(
+        &self,
+        signal: i32,
+        element: Option<ElementIndex>,
+        processes: &mut ProcessTable,
+    ) {
         let is_harmless = matches!(
             signal,
             libc::SIGCHLD
@@ -199,7 +205,7 @@ impl ListedStage<'_> {
         let (host, stage) = (job_info.placement.self_host, job_info.stage as u32);
         let nodes: Vec<u32> = job_info.local_host.node_range().collect();
         let mut reports = Vec::new();
-        for element in 0..self.processes.element_count() {
+        for element in self.processes.elements() {
             for chunk in nodes.chunks(MAX_BLOCK_PIDS) {
                 let pid = |node: &u32| {
                     let pid = self.processes.pid_of(ProcessKey { element, node: *node });

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use mio::{Registry, Token};
+use score_proto::ids::ElementIndex;
 use score_proto::message::{Call, Reply};
 
 use super::call_handler::{CallState, ElementCalls, PendingFlushes};
@@ -71,9 +72,9 @@ impl ProcessTable {
         self.scratch.resize(MAX_CALL_LEN, 0);
     }
 
-    /// Number of parallel processes.
-    pub fn element_count(&self) -> u32 {
-        self.elements.len() as u32
+    /// The parallel processes.
+    pub fn elements(&self) -> impl Iterator<Item = ElementIndex> + use<> {
+        ElementIndex::all(self.elements.len())
     }
 
     /// Number of running processes.
@@ -132,13 +133,13 @@ impl ProcessTable {
     /// The process id of a running process.
     pub fn pid_of(&self, key: ProcessKey) -> Option<i32> {
         let node_index = self.nodes.process_index(key.node)?;
-        let element = self.elements.get(key.element as usize)?;
+        let element = self.elements.get(key.element.index())?;
         Some(element.processes.get(node_index)?.as_ref()?.pid)
     }
 
     fn slot(&mut self, key: ProcessKey) -> Option<&mut Option<Box<Process>>> {
         let node_index = self.nodes.process_index(key.node)?;
-        self.elements.get_mut(key.element as usize)?.processes.get_mut(node_index)
+        self.elements.get_mut(key.element.index())?.processes.get_mut(node_index)
     }
 
     /// A running process.
@@ -147,14 +148,14 @@ impl ProcessTable {
     }
 
     /// The state that the calls of one parallel process share on this host.
-    pub fn element_calls(&mut self, element: u32) -> Option<&mut ElementCalls> {
-        Some(&mut self.elements.get_mut(element as usize)?.calls)
+    pub fn element_calls(&mut self, element: ElementIndex) -> Option<&mut ElementCalls> {
+        Some(&mut self.elements.get_mut(element.index())?.calls)
     }
 
     /// The shared call state of a process's element, and the call state of the process.
     pub fn calls(&mut self, key: ProcessKey) -> Option<(&mut ElementCalls, &mut CallState)> {
         let node_index = self.nodes.process_index(key.node)?;
-        let element = self.elements.get_mut(key.element as usize)?;
+        let element = self.elements.get_mut(key.element.index())?;
         let process = element.processes.get_mut(node_index)?.as_mut()?;
         Some((&mut element.calls, &mut process.calls))
     }
@@ -162,10 +163,10 @@ impl ProcessTable {
     /// The running processes of one element, or of all elements, in order.
     pub fn running_mut(
         &mut self,
-        element: Option<u32>,
+        element: Option<ElementIndex>,
     ) -> impl Iterator<Item = (ProcessKey, &mut Process)> {
         let first_node = self.nodes.first;
-        let elements = (0..).zip(&mut self.elements);
+        let elements = (0..).map(ElementIndex).zip(&mut self.elements);
         elements.filter(move |(index, _)| element.is_none_or(|element| element == *index)).flat_map(
             move |(element, entry)| {
                 let processes = (first_node..).zip(&mut entry.processes);
@@ -241,6 +242,7 @@ mod tests {
         let elements = ["left", "right"].map(|name| ElementCalls::new(name.to_owned()));
         table.reset(elements.into(), LocalNodes { first: 4, count: 2 });
         for (pid, (element, node)) in (100..).zip([(0, 4), (0, 5), (1, 4), (1, 5)]) {
+            let element = ElementIndex(element);
             table.start(ProcessKey { element, node }, pid, [None, None]);
         }
         table
@@ -249,7 +251,7 @@ mod tests {
     #[test]
     fn an_ended_process_is_removed_from_all_lists() {
         let mut table = table();
-        let key = ProcessKey { element: 0, node: 5 };
+        let key = ProcessKey { element: ElementIndex(0), node: 5 };
         assert_eq!((table.key_of(101), table.pid_of(key)), (Some(key), Some(101)));
         let (ended, process) = table.end(101).unwrap();
         assert_eq!((ended, process.pid), (key, 101));
@@ -260,15 +262,15 @@ mod tests {
             table.running_mut(element).map(|(_, process)| process.pid).collect()
         };
         assert_eq!(pids(&mut table, None), [100, 102, 103]);
-        assert_eq!(pids(&mut table, Some(0)), [100]);
-        assert_eq!(pids(&mut table, Some(1)), [102, 103]);
+        assert_eq!(pids(&mut table, Some(ElementIndex(0))), [100]);
+        assert_eq!(pids(&mut table, Some(ElementIndex(1))), [102, 103]);
     }
 
     #[test]
     fn a_node_of_another_host_is_not_in_the_process_table() {
         let mut table = table();
         for (element, node) in [(0, 3), (0, 6), (2, 4), (u32::MAX, u32::MAX)] {
-            let key = ProcessKey { element, node };
+            let key = ProcessKey { element: ElementIndex(element), node };
             assert!(table.pid_of(key).is_none() && table.get_mut(key).is_none());
             assert!(table.calls(key).is_none());
             assert!(table.answer(key, &Reply::Done { id: 1, error: 0 }, Vec::new()));
@@ -281,7 +283,7 @@ mod tests {
     #[test]
     fn each_socket_is_queued_once_under_the_index_of_its_token() {
         let (poll, mut table) = (mio::Poll::new().unwrap(), table());
-        let key = ProcessKey { element: 1, node: 4 };
+        let key = ProcessKey { element: ElementIndex(1), node: 4 };
         let (socket, peer) = std::os::unix::net::UnixDatagram::pair().unwrap();
         let token = |number| {
             assert_eq!(number, 2);

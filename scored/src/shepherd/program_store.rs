@@ -2,8 +2,8 @@
 //! directory, with the rights and within the limits of the job's user. It forwards received parts
 //! to the child hosts of the range tree at once.
 //!
-//! Each user has a folder of programs of earlier jobs. If the folder has a program with the right
-//! hash, the shepherd links it into the job's directory and does not fetch it.
+//! Each user has a directory of programs of earlier jobs. If the directory has a program with the
+//! right hash, the shepherd links it into the job's directory and does not fetch it.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -26,7 +26,7 @@ use super::tool_files::{ArrivingFiles, DiskLimit, NeededRoom, ToolFiles};
 const PREFETCH_WINDOW: u64 = 1 << 20;
 /// Number of bytes of local files that are read in one tick of the loop.
 const MAX_READ_PER_TICK: usize = 4 << 20;
-/// Largest total size of the programs in a user's folder, in bytes.
+/// Largest total size of the programs in a user's directory, in bytes.
 const MAX_CACHED_BYTES: u64 = 256 << 20;
 
 /// The reason why a program was not received.
@@ -37,7 +37,7 @@ const CHANGED: &str = "it could not be read completely, or changed in the meanti
 pub struct StorePaths<'a> {
     /// The job's directory.
     pub job: &'a Path,
-    /// The folder with programs of the user's earlier jobs.
+    /// The directory with programs of the user's earlier jobs.
     pub cache: Option<&'a Path>,
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 const READY: ShepherdReport = ShepherdReport::Job(JobReport::Ready);
 
-/// The folders of a test. They are removed when this value is dropped.
+/// The directories of a test. They are removed when this value is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -135,7 +135,7 @@ fn no_content_of_the_users_directory_blocks_the_shepherd() {
         assert_eq!(serve(&mut store, &bytes), (vec![READY], 100));
         fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)).unwrap();
     }
-    // The folder itself may be missing.
+    // The directory itself may be missing.
     let missing = cache.join("missing");
     let mut store = begin(&spec, 1, &scratch.job("last"), Some(&missing));
     assert_eq!(serve(&mut store, &bytes), (vec![READY], 100));

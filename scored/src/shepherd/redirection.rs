@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use score_proto::ids::ProcessIndex;
 use score_proto::message::FileName;
 use score_sys::host_name::system_host_name;
 
@@ -47,11 +48,11 @@ impl RedirectContext<'_> {
         &self,
         name: &FileName,
         append: bool,
-        process: u32,
+        process: ProcessIndex,
         node: u32,
     ) -> Option<ChildFile> {
         let path = match (name.is_absolute(), self.process_count) {
-            (true, _) if process > 0 => return None,
+            (true, _) if process > ProcessIndex::FIRST => return None,
             (true, _) | (false, 1) => self.path(name),
             (false, _) => self.path_of_node(name, node),
         };

@@ -6,6 +6,7 @@ use std::io;
 use mio::{Registry, Token};
 use score_client::FramedSocket;
 use score_proto::frame::FrameError;
+use score_proto::ids::ElementIndex;
 use score_proto::job_control::{ElementReport, JobReport, ShepherdOrder, ShepherdReport};
 
 use score_tree::report_queue::CoalescingQueue;
@@ -65,12 +66,15 @@ impl ScoredLink {
     }
 
     /// Adds a report about one element. It is sent at the end of this tick.
-    pub fn add_about(&mut self, element: u32, report: ElementReport) {
+    pub fn add_about(&mut self, element: ElementIndex, report: ElementReport) {
         self.push(ShepherdReport::Element { element, report });
     }
 
     /// Adds reports about elements. They are sent at the end of this tick.
-    pub fn add_all_about(&mut self, reports: impl IntoIterator<Item = (u32, ElementReport)>) {
+    pub fn add_all_about(
+        &mut self,
+        reports: impl IntoIterator<Item = (ElementIndex, ElementReport)>,
+    ) {
         reports.into_iter().for_each(|(element, report)| self.add_about(element, report));
     }
 

@@ -10,6 +10,7 @@ use mio::{Registry, Token};
 use score_pm::Counters;
 use score_proto::PROTOCOL_VERSION;
 use score_proto::carea::{AREA_LEN, BOARD_LEN, BOARD_MAGIC, board};
+use score_proto::ids::{ElementIndex, ProcessIndex};
 use score_proto::job_control::{HostNetworkAddress, Placement};
 use score_proto::message::{NetworkSet, ProgramKind};
 use score_proto::nodeset::NodeSet;
@@ -32,7 +33,7 @@ struct ElementMemory {
 #[derive(Default)]
 pub struct SharedMemory {
     board: Option<Arc<PublishedMap>>,
-    elements: HashMap<u32, ElementMemory>,
+    elements: HashMap<ElementIndex, ElementMemory>,
     /// Number of stages that were started.
     stage_count: u32,
 }
@@ -46,7 +47,7 @@ impl SharedMemory {
     /// One line for the user.
     pub fn open(
         &mut self,
-        element: u32,
+        element: ElementIndex,
         job_info: &JobInfo,
         raw_client: Option<&RawSocketClient>,
     ) -> Result<Vec<HostNetworkAddress>, String> {
@@ -69,7 +70,7 @@ impl SharedMemory {
     /// One line for the user.
     pub fn create(
         &mut self,
-        element: u32,
+        element: ElementIndex,
         placement: &Placement,
         peers: &[HostNetworkAddress],
         oversubscribed: bool,
@@ -98,13 +99,16 @@ impl SharedMemory {
 
     /// The C-Areas and the message counters of a parallel process. None: not all nodes have
     /// attached.
-    pub fn inspected_memory(&self, element: u32) -> Option<(BorrowedFd<'_>, MessageCounters)> {
+    pub fn inspected_memory(
+        &self,
+        element: ElementIndex,
+    ) -> Option<(BorrowedFd<'_>, MessageCounters)> {
         let memory = self.elements.get(&element)?;
         Some((memory.area.as_ref()?.as_fd(), memory.networks.message_counters()))
     }
 
     /// The network sets of a parallel process: which context reaches which nodes.
-    pub fn network_sets(&self, element: u32, placement: &Placement) -> Vec<NetworkSet> {
+    pub fn network_sets(&self, element: ElementIndex, placement: &Placement) -> Vec<NetworkSet> {
         let memory = self.elements.get(&element);
         memory.map(|memory| memory.networks.sets(placement)).unwrap_or_default()
     }
@@ -113,7 +117,11 @@ impl SharedMemory {
     ///
     /// # Errors
     /// One line for the user.
-    pub fn descriptors(&self, element: u32, process: u32) -> Result<Vec<OwnedFd>, String> {
+    pub fn descriptors(
+        &self,
+        element: ElementIndex,
+        process: ProcessIndex,
+    ) -> Result<Vec<OwnedFd>, String> {
         let memory = self.elements.get(&element).ok_or("it has no shared memory")?;
         let area = memory.area.as_ref().ok_or("not all nodes have attached")?;
         let page = self.board.as_ref().ok_or("the job has no board")?;
@@ -127,24 +135,24 @@ impl SharedMemory {
     }
 
     /// The message counters of a parallel process. None: it has no networks yet.
-    pub fn message_counters(&self, element: u32) -> Option<MessageCounters> {
+    pub fn message_counters(&self, element: ElementIndex) -> Option<MessageCounters> {
         Some(self.elements.get(&element)?.networks.message_counters())
     }
 
     /// The counters of one process of this host. None: its networks are not open yet.
-    pub fn counters(&self, element: u32, process: u32) -> Option<Counters> {
+    pub fn counters(&self, element: ElementIndex, process: ProcessIndex) -> Option<Counters> {
         Some(self.elements.get(&element)?.networks.counters(process))
     }
 
     /// Handles the exit of a process of this host.
-    pub fn on_process_exit(&self, element: u32, process: u32) {
+    pub fn on_process_exit(&self, element: ElementIndex, process: ProcessIndex) {
         if let Some(memory) = self.elements.get(&element) {
             memory.networks.on_process_exit(process);
         }
     }
 
     /// Handles the exits of nodes on any host. Messages to these nodes are dropped.
-    pub fn on_nodes_exited(&self, element: u32, nodes: &NodeSet) {
+    pub fn on_nodes_exited(&self, element: ElementIndex, nodes: &NodeSet) {
         if let Some(memory) = self.elements.get(&element) {
             memory.networks.on_nodes_exited(nodes);
         }

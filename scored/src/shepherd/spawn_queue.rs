@@ -13,6 +13,7 @@ use nix::sys::stat::fstat;
 use nix::unistd::pipe2;
 use score_job::program_paths;
 use score_proto::env;
+use score_proto::ids::ElementIndex;
 use score_proto::message::{ElementSpec, Input, JobSpec, MpiStart, Output, ProgramKind};
 use score_sys::unix_socket::seqpacket_pair;
 
@@ -107,7 +108,7 @@ impl SpawnQueue {
         let local_host = &job.local_host;
         // Fill the queue first. If the stage cannot be started, its processes are then skipped. The
         // job ends only when each of its processes is accounted for.
-        self.pending = (0..elements.len() as u32)
+        self.pending = ElementIndex::all(elements.len())
             .flat_map(|element| {
                 local_host.node_range().map(move |node| ProcessKey { element, node })
             })
@@ -170,7 +171,7 @@ impl SpawnQueue {
             let path = child_files.get(fd)?.as_ref()?.paths.get(path)?;
             return Some(StartError::Job(redirection::open_error(path, errno)));
         }
-        Some(self.plans.get(key.element as usize)?.to_start_error(error))
+        Some(self.plans.get(key.element.index())?.to_start_error(error))
     }
 
     /// The next process to start, if any.
@@ -214,7 +215,7 @@ impl SpawnQueue {
     }
 
     /// Removes the processes of one element, or of all elements, from the queue and returns them.
-    pub fn cancel(&mut self, element: Option<u32>) -> Vec<ProcessKey> {
+    pub fn cancel(&mut self, element: Option<ElementIndex>) -> Vec<ProcessKey> {
         let (cancelled, remaining): (Vec<ProcessKey>, Vec<ProcessKey>) =
             self.pending.drain(..).partition(|key| element.is_none_or(|only| only == key.element));
         self.pending = remaining.into();
@@ -233,15 +234,15 @@ impl SpawnQueue {
         pmix_environment: &[CString],
     ) -> Result<SpawnedProcess, StartError> {
         let elements = &job.spec().stages[job.stage].elements;
-        let spec = &elements[key.element as usize];
+        let spec = &elements[key.element.index()];
         let process = self.process_index(key);
         let left_pipe = self.left_pipes.get_mut(process).and_then(Option::take);
-        let plan = &self.plans[key.element as usize];
+        let plan = &self.plans[key.element.index()];
         if plan.is_per_host && process > 0 {
             return Err(StartError::Skipped);
         }
         let (child_stdin, stdin) = standard_input(context, job, key, spec, left_pipe)?;
-        let is_last = key.element as usize + 1 == elements.len();
+        let is_last = key.element.index() + 1 == elements.len();
         let (child_stdout, stdout_reader) = standard_output(context, job, key, spec, is_last)?;
         let (stderr, child_stderr) = pipe()?;
         let (control, child_control) =
@@ -359,7 +360,7 @@ fn standard_input(
 pub fn receives_stdin(spec: &JobSpec, stage: usize, key: ProcessKey) -> bool {
     spec.reads_stdin
         && stage == 0
-        && key == ProcessKey { element: 0, node: 0 }
+        && key == ProcessKey { element: ElementIndex(0), node: 0 }
         && spec.stages[0].elements[0].input == Input::Default
 }
 
@@ -375,7 +376,7 @@ fn standard_output(
         RedirectContext { directory: &context.directory, process_count: job.local_host.nodes };
     match &spec.output {
         Output::File { name, append } if is_last => {
-            let process = key.node - job.local_host.first_node;
+            let process = job.local_host.process_of(key.node);
             let source = match redirect.output(name, *append, process, key.node) {
                 Some(child_file) => StdioSource::File(child_file),
                 None => StdioSource::Fd(clone_null(context)?),
@@ -390,7 +391,7 @@ fn standard_output(
 }
 
 fn node_environment(job: &JobInfo, key: ProcessKey, kind: ProgramKind) -> Vec<CString> {
-    let process = key.node - job.local_host.first_node;
+    let process = job.local_host.process_of(key.node);
     let mut variables = vec![
         format!("{}={process}", env::SELF_PROC_ENV),
         format!("{}={}", env::SELF_NODE_ENV, key.node),
@@ -414,7 +415,7 @@ fn node_environment(job: &JobInfo, key: ProcessKey, kind: ProgramKind) -> Vec<CS
 /// Libraries for the MPI programs of a stage.
 #[derive(Debug, Clone, Copy)]
 struct MpiLibraries<'a> {
-    /// The folder with the MPI library that the option `mpi` names.
+    /// The directory with the MPI library that the option `mpi` names.
     folder: Option<&'a Path>,
     /// The provider through which MPI libraries use PM.
     provider: Option<&'a MpiProvider>,

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::unistd::{getegid, geteuid, getgroups};
+use score_proto::ids::ElementIndex;
 use score_proto::tool_start::{self, TOOL_CONTROL_VERSION, TOOL_SOCKET};
 
 use super::job_info::JobInfo;
@@ -116,8 +117,8 @@ impl ToolDirectory {
         let socket = job_directory.join(TOOL_SOCKET);
         let host = path.join("toolctl_node").join(job.placement.self_host.0.to_string());
         self.link(&socket, host)?;
-        for (element, program) in (0..).zip(programs) {
-            let first_rank = element * job.placement.nodes();
+        for (element, program) in (0..).map(ElementIndex).zip(programs) {
+            let first_rank = element.first_rank(job.placement.nodes());
             for node in job.local_host.node_range() {
                 let rank = (first_rank + node).to_string();
                 self.link(&socket, path.join("toolctl_rank").join(rank))?;
@@ -131,11 +132,11 @@ impl ToolDirectory {
     fn describe(
         &mut self,
         path: &Path,
-        element: u32,
+        element: ElementIndex,
         program: &StageProgram<'_>,
     ) -> io::Result<()> {
         let named = |name: &str| match element {
-            0 => path.join(name),
+            ElementIndex::FIRST => path.join(name),
             _ => path.join(format!("{name}.{element}")),
         };
         let to_path = |text: &CStr| PathBuf::from(OsStr::from_bytes(text.to_bytes()));

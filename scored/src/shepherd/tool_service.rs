@@ -25,6 +25,7 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
 };
 use score_client::FramedSocket;
+use score_proto::ids::ElementIndex;
 use score_proto::job_control::{ElementReport, Status};
 use score_proto::message::OsBytes;
 use score_proto::nodeset::NodeSet;
@@ -41,7 +42,7 @@ use crate::sys::pdeathsig::unblock_signals;
 use crate::sys::process;
 use breakpoint_list::BreakpointList;
 
-/// The service's program, in the folder of scored.
+/// The service's program, in the directory of scored.
 const SERVICE_NAME: &str = "scored-toolctl";
 /// How long an idle service keeps running. It caches the data that it has read from programs.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -116,7 +117,7 @@ pub struct ServedJob<'a> {
 }
 
 /// An answer, and the element to which it belongs.
-pub type ToolReport = (u32, ElementReport);
+pub type ToolReport = (ElementIndex, ElementReport);
 
 /// See the [module](self).
 #[derive(Debug, Default)]
@@ -128,7 +129,7 @@ pub struct ToolService {
     /// [`RunGate::job_time`] at the start of the job.
     job_time_at_start: Option<Duration>,
     /// Commands without complete answers, by element and command id.
-    pending: BTreeMap<(u32, CommandId), PendingCommand>,
+    pending: BTreeMap<(ElementIndex, CommandId), PendingCommand>,
     /// Orders that have not been queued for the service yet.
     unsent: Vec<ToolctlOrder>,
 }
@@ -150,7 +151,7 @@ impl ToolService {
     /// command to the others.
     pub fn on_command(
         &mut self,
-        element: u32,
+        element: ElementIndex,
         command: ToolCommand,
         local_nodes: NodeSet,
         processes: Vec<ToolProcess>,
@@ -411,7 +412,7 @@ impl ToolService {
 
     fn on_answer(
         &mut self,
-        element: u32,
+        element: ElementIndex,
         id: CommandId,
         node: u32,
         body: Vec<u8>,
@@ -492,11 +493,11 @@ fn listen_at(path: &Path) -> io::Result<OwnedFd> {
 
 /// The rank of a process among all processes of the stage.
 fn rank_of(job_info: &JobInfo, key: ProcessKey) -> u32 {
-    key.element * job_info.placement.nodes() + key.node
+    key.element.first_rank(job_info.placement.nodes()) + key.node
 }
 
 fn started(job_info: &JobInfo, key: ProcessKey, pid: i32) -> ToolctlOrder {
-    let number = key.node - job_info.local_host.first_node;
+    let number = job_info.local_host.process_of(key.node);
     ToolctlOrder::Started { rank: rank_of(job_info, key), number, pid }
 }
 
@@ -504,8 +505,8 @@ fn started(job_info: &JobInfo, key: ProcessKey, pid: i32) -> ToolctlOrder {
 fn first_orders(view: ServedJob<'_>) -> Vec<ToolctlOrder> {
     let Some(job_info) = view.job_info else { return Vec::new() };
     let job = ToolctlJob {
-        job: job_info.job_start.job.0.into(),
-        host: job_info.placement.self_host.0,
+        job: job_info.job_start.job,
+        host: job_info.placement.self_host,
         directory: OsBytes(view.context.directory.as_os_str().as_bytes().to_vec()),
     };
     let processes = view.processes.running_mut(None);

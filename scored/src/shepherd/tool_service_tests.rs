@@ -5,6 +5,7 @@ use std::process::Child;
 
 use mio::{Poll, Waker};
 use score_proto::frame;
+use score_proto::ids::ElementIndex;
 
 use super::*;
 
@@ -58,8 +59,11 @@ impl SilentService {
         let (id, nodes) = (CommandId(id), NodeSet::one(0));
         let command = ToolCommand { id, nodes: nodes.clone(), wait_ms: 0, body: Vec::new() };
         let process = ToolProcess { node: 0, pid: 1, faulting_thread: None };
-        assert_eq!(self.tool_service.on_command(0, command, nodes, vec![process]), None);
-        let pending = self.tool_service.pending.get_mut(&(0, id)).unwrap();
+        assert_eq!(
+            self.tool_service.on_command(ElementIndex(0), command, nodes, vec![process]),
+            None
+        );
+        let pending = self.tool_service.pending.get_mut(&(ElementIndex(0), id)).unwrap();
         pending.deadline -= ANSWER_GRACE;
     }
 
@@ -79,7 +83,9 @@ impl Drop for SilentService {
 }
 
 fn failure_text(reports: &[ToolReport]) -> String {
-    let [(0, ElementReport::ToolEvent(event))] = reports else { panic!("{reports:?}") };
+    let [(ElementIndex::FIRST, ElementReport::ToolEvent(event))] = reports else {
+        panic!("{reports:?}")
+    };
     let EventBody::Answer(body) = &event.body else { panic!("{event:?}") };
     match ToolResult::decode(body).unwrap() {
         ToolResult::Failed(text) => text,
@@ -98,7 +104,8 @@ fn a_late_service_fails_commands_and_a_silent_one_is_killed_after_a_minute() {
     // An answer that comes too late has no effect, but it shows that the service works.
     let mut bytes = Vec::new();
     let body = ToolResult::Failed("late".to_owned()).encode();
-    let answer = ToolctlReport::Answer { element: 0, id: CommandId(1), node: 0, body };
+    let answer =
+        ToolctlReport::Answer { element: ElementIndex(0), id: CommandId(1), node: 0, body };
     frame::encode(&answer, &mut bytes).unwrap();
     io::Write::write_all(&mut service.service_end, &bytes).unwrap();
     service.tool_service.mark_readable();

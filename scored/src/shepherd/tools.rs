@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mio::Registry;
+use score_proto::ids::ElementIndex;
 use score_proto::job_control::Status;
 use score_proto::nodeset::NodeSet;
 use score_proto::tool_command::ToolCommand;
@@ -64,7 +65,7 @@ impl ToolAccess {
     /// See [`ToolService::on_command`].
     pub fn on_command(
         &mut self,
-        element: u32,
+        element: ElementIndex,
         command: ToolCommand,
         local_nodes: NodeSet,
         processes: Vec<ToolProcess>,

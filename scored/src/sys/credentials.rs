@@ -15,6 +15,7 @@ use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::{AcceptConn, PeerCredentials};
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use score_proto::job_control::{Limit, Owner};
+use serde::{Deserialize, Serialize};
 
 use super::name_lookup::{LookupScope, UserLookup};
 use super::process;
@@ -24,6 +25,22 @@ const JOIN_SESSION_KEYRING: libc::c_int = 1;
 
 /// The ioctl of local sockets that opens the file of a socket (linux/un.h).
 const SIOCUNIXFILE: libc::c_ulong = 0x89e0;
+
+/// The uid and the gid of a process, or of an owner of files. They have names here, because two
+/// bare numbers are easily exchanged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct UserIds {
+    /// The uid.
+    pub uid: u32,
+    /// The gid.
+    pub gid: u32,
+}
+
+impl From<&Owner> for UserIds {
+    fn from(owner: &Owner) -> Self {
+        Self { uid: owner.uid, gid: owner.gid }
+    }
+}
 
 /// Changes this process, which has one thread and runs as root, to the owner's user and groups.
 /// After that, neither this process nor its children can regain root privileges.
@@ -54,14 +71,14 @@ pub fn become_owner(owner: &Owner) -> Result<(), String> {
     };
     reset_inherited_state(&owner.limits);
     let groups: Vec<Gid> = groups.into_iter().map(Gid::from_raw).collect();
-    set_ids((owner.uid, owner.gid), &groups).map_err(|(call, errno)| failed(call, &errno))?;
+    set_ids(owner.into(), &groups).map_err(|(call, errno)| failed(call, &errno))?;
     join_session_keyring();
-    verify_irrevocable((owner.uid, owner.gid)).map_err(|reason| failed("revocable", &reason))
+    verify_irrevocable(owner.into()).map_err(|reason| failed("revocable", &reason))
 }
 
 /// Changes all ids of this process. An error names the call that has failed.
-fn set_ids((uid, gid): (u32, u32), groups: &[Gid]) -> Result<(), (&'static str, Errno)> {
-    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+fn set_ids(ids: UserIds, groups: &[Gid]) -> Result<(), (&'static str, Errno)> {
+    let (uid, gid) = (Uid::from_raw(ids.uid), Gid::from_raw(ids.gid));
     setgroups(groups).map_err(|errno| ("setgroups", errno))?;
     setresgid(gid, gid, gid).map_err(|errno| ("setresgid", errno))?;
     setresuid(uid, uid, uid).map_err(|errno| ("setresuid", errno))
@@ -71,11 +88,11 @@ fn set_ids((uid, gid): (u32, u32), groups: &[Gid]) -> Result<(), (&'static str, 
 /// capability. Programs that it executes cannot gain capabilities.
 ///
 /// One line with the reason. The process must then exit.
-pub fn become_system_user((uid, gid): (u32, u32)) -> Result<(), String> {
+pub fn become_system_user(ids: UserIds) -> Result<(), String> {
     let failed = |what: &str, error: &dyn std::fmt::Display| {
-        format!("cannot become the system user, uid {uid}: {what}: {error}")
+        format!("cannot become the system user, uid {}: {what}: {error}", ids.uid)
     };
-    set_ids((uid, gid), &[Gid::from_raw(gid)]).map_err(|(call, errno)| failed(call, &errno))?;
+    set_ids(ids, &[Gid::from_raw(ids.gid)]).map_err(|(call, errno)| failed(call, &errno))?;
     // SAFETY: plain prctl with integer arguments. After a change of ids, the kernel sets the
     // dumpable flag to the value of the sysctl fs.suid_dumpable. This call makes the process not
     // dumpable on every machine.
@@ -86,7 +103,7 @@ pub fn become_system_user((uid, gid): (u32, u32)) -> Result<(), String> {
     if result != 0 {
         return Err(failed("prctl", &std::io::Error::last_os_error()));
     }
-    verify_irrevocable((uid, gid)).map_err(|reason| failed("revocable", &reason))
+    verify_irrevocable(ids).map_err(|reason| failed("revocable", &reason))
 }
 
 /// The capabilities of a process that opens raw sockets: for packet sockets, AF_XDP and its
@@ -104,7 +121,7 @@ const CAPABILITY_VERSION: u32 = 0x2008_0522;
 /// only the capabilities that raw sockets need. Processes of the user cannot trace it.
 ///
 /// One line with the reason. The process must then exit.
-pub fn become_raw_socket_opener((uid, gid): (u32, u32)) -> Result<(), String> {
+pub fn become_raw_socket_opener(ids: UserIds) -> Result<(), String> {
     let failed = |what: &str, error: &dyn std::fmt::Display| {
         format!("cannot give up root privileges: {what}: {error}")
     };
@@ -115,7 +132,7 @@ pub fn become_raw_socket_opener((uid, gid): (u32, u32)) -> Result<(), String> {
     if unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0) } != 0 {
         return Err(last_error("prctl"));
     }
-    set_ids((uid, gid), &[Gid::from_raw(gid)]).map_err(|(call, errno)| failed(call, &errno))?;
+    set_ids(ids, &[Gid::from_raw(ids.gid)]).map_err(|(call, errno)| failed(call, &errno))?;
     let kept = permitted & RAW_SOCKET_CAPABILITIES;
     let [low, high] = [kept as u32, (kept >> 32) as u32];
     let header: [u32; 2] = [CAPABILITY_VERSION, 0];
@@ -135,7 +152,7 @@ pub fn become_raw_socket_opener((uid, gid): (u32, u32)) -> Result<(), String> {
         return Err(last_error("prctl"));
     }
     let root = Uid::from_raw(0);
-    match uid != 0 && setresuid(root, root, root).is_ok() {
+    match ids.uid != 0 && setresuid(root, root, root).is_ok() {
         true => Err(failed("setresuid", &"root privileges can be regained")),
         false => Ok(()),
     }
@@ -171,7 +188,7 @@ fn reset_inherited_state(limits: &[Limit]) {
 }
 
 /// Verifies that root privileges cannot be regained.
-fn verify_irrevocable((uid, gid): (u32, u32)) -> Result<(), String> {
+fn verify_irrevocable(UserIds { uid, gid }: UserIds) -> Result<(), String> {
     let ids = nix::unistd::getresuid().map_err(|error| error.to_string())?;
     let groups = nix::unistd::getresgid().map_err(|error| error.to_string())?;
     let uids = [ids.real, ids.effective, ids.saved];
@@ -210,9 +227,9 @@ fn is_zero(digits: &str) -> bool {
 ///
 /// # Errors
 /// The errors of getsockopt(2).
-pub fn peer_ids(socket: &impl AsFd) -> std::io::Result<(u32, u32)> {
+pub fn peer_ids(socket: &impl AsFd) -> std::io::Result<UserIds> {
     let peer = getsockopt(socket, PeerCredentials)?;
-    Ok((peer.uid(), peer.gid()))
+    Ok(UserIds { uid: peer.uid(), gid: peer.gid() })
 }
 
 /// The resource limits that a job inherits from its user, with their names in /proc/PID/limits.
@@ -459,7 +476,7 @@ mod tests {
         }
         let had = permitted_capabilities().unwrap();
         assert!(in_child(|| {
-            let result = become_raw_socket_opener((54_321, 54_321));
+            let result = become_raw_socket_opener(UserIds { uid: 54_321, gid: 54_321 });
             let root = Uid::from_raw(0);
             result == Ok(())
                 && nix::unistd::geteuid().as_raw() == 54_321
@@ -513,7 +530,7 @@ mod tests {
     #[test]
     fn a_local_socket_reports_the_ids_of_its_peer() {
         let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-        let self_ids = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
-        assert_eq!(peer_ids(&socket).unwrap(), self_ids);
+        let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+        assert_eq!(peer_ids(&socket).unwrap(), UserIds { uid, gid });
     }
 }

@@ -1,4 +1,4 @@
-//! Writes files in folders that a user may change at any time.
+//! Writes files in directories that a user may change at any time.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};

@@ -11,6 +11,7 @@ use std::path::Path;
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 
+use super::credentials::UserIds;
 use super::{descriptor, process, realtime, remove};
 
 /// Starts to remove a directory and everything in it. Only root may have write permission for its
@@ -19,7 +20,7 @@ use super::{descriptor, process, realtime, remove};
 ///
 /// # Errors
 /// The errors of fork(2).
-pub fn start(path: &Path, owner: (u32, u32)) -> io::Result<i32> {
+pub fn start(path: &Path, owner: UserIds) -> io::Result<i32> {
     let work = || {
         process::die_with_parent(libc::SIGKILL);
         descriptor::close_all_but(&[]);
@@ -32,7 +33,7 @@ pub fn start(path: &Path, owner: (u32, u32)) -> io::Result<i32> {
 ///
 /// # Errors
 /// The reason why the directory could not be removed.
-pub fn remove(path: &Path, (uid, gid): (u32, u32)) -> io::Result<()> {
+pub fn remove(path: &Path, owner: UserIds) -> io::Result<()> {
     let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
     // Takes no lock, because the user might hold one for ever.
     let directory = match File::options().read(true).custom_flags(flags).open(path) {
@@ -42,7 +43,7 @@ pub fn remove(path: &Path, (uid, gid): (u32, u32)) -> io::Result<()> {
     // The user may stop or kill the process with the user's rights. Then this process waits or
     // gives up, and the daemon continues.
     let pid = process::start_child(|| {
-        let emptied = become_user(uid, gid).and_then(|()| {
+        let emptied = become_user(owner).and_then(|()| {
             // Set after the change of the user, which clears it.
             process::die_with_parent(libc::SIGKILL);
             empty(&directory)
@@ -57,8 +58,8 @@ pub fn remove(path: &Path, (uid, gid): (u32, u32)) -> io::Result<()> {
     }
 }
 
-fn become_user(uid: u32, gid: u32) -> io::Result<()> {
-    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+fn become_user(owner: UserIds) -> io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
     setgroups(&[])?;
     setresgid(gid, gid, gid)?;
     Ok(setresuid(uid, uid, uid)?)

@@ -8,6 +8,7 @@ use std::path::Path;
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
+use super::credentials::UserIds;
 use super::{descriptor, process, realtime, remove, remove_as_user};
 
 /// Starts a process that removes a directory as soon as the returned descriptor is closed. The
@@ -19,7 +20,7 @@ use super::{descriptor, process, realtime, remove, remove_as_user};
 /// The errors of pipe(2) and fork(2).
 pub fn start(
     path: &Path,
-    owner: Option<(u32, u32)>,
+    owner: Option<UserIds>,
     base: Option<&Path>,
 ) -> io::Result<(i32, OwnedFd)> {
     let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;

@@ -282,7 +282,7 @@ fn statistics_name_every_node() {
     let mut spec = job(2, vec![sh("exit 0"), sh("exit 3")]);
     spec.statistics = true;
     let end = run(spec).end.unwrap();
-    let mut nodes: Vec<_> = end.usage.iter().map(|u| (u.element, u.node, u.code)).collect();
+    let mut nodes: Vec<_> = end.usage.iter().map(|u| (u.element.0, u.node, u.code)).collect();
     nodes.sort_unstable();
     assert_eq!(nodes, [(0, 0, 0), (0, 1, 0), (1, 0, 3), (1, 1, 3)]);
     assert!(end.elapsed_ns > 0 && end.usage.iter().all(|usage| usage.max_rss_kib > 0));

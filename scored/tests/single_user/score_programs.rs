@@ -95,7 +95,8 @@ fn kill_self(signal: i32) {
 
 fn welcome_role() {
     let (welcome, fds) = attach();
-    assert_eq!((welcome.self_node, welcome.area, welcome.self_proc), (node(), node(), node()));
+    let self_proc = welcome.self_proc.0;
+    assert_eq!((welcome.self_node, welcome.area, self_proc), (node(), node(), node()));
     assert_eq!(read_word(&fds[0], board::MAGIC), BOARD_MAGIC);
     assert_eq!(nix::sys::stat::fstat(&fds[0]).unwrap().st_size, BOARD_LEN as i64);
     let size = nix::sys::stat::fstat(&fds[1]).unwrap().st_size;

@@ -134,13 +134,18 @@ impl Starter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use score_proto::ids::JobHostId;
+    use score_proto::ids::{ElementIndex, JobHostId};
 
     const LIST: [DebuggerRequest; 2] =
         [DebuggerRequest::HoldStages(true), DebuggerRequest::ListProcesses];
 
     fn block(element: u32, first_node: u32, pids: &[u32]) -> ProcessBlock {
-        ProcessBlock { host: JobHostId(0), element, first_node, pids: pids.to_vec() }
+        ProcessBlock {
+            host: JobHostId(0),
+            element: ElementIndex(element),
+            first_node,
+            pids: pids.to_vec(),
+        }
     }
 
     #[test]

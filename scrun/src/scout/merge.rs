@@ -180,7 +180,7 @@ impl OutputMerger {
 
     /// The exit code of the command on each host; `None` if it is unknown.
     fn exit_codes(&self, usage: &[NodeUsage]) -> Vec<Option<u8>> {
-        let last_element = usage.iter().map(|usage| usage.element).max().unwrap_or(0);
+        let last_element = usage.iter().map(|usage| usage.element).max().unwrap_or_default();
         let mut codes = vec![None; self.hosts.len()];
         for usage in usage.iter().filter(|usage| usage.element == last_element) {
             if let Some(code) = codes.get_mut(usage.node as usize) {

@@ -1,5 +1,5 @@
 use super::*;
-use score_proto::ids::JobHostId;
+use score_proto::ids::{ElementIndex, JobHostId};
 
 fn new_merger(order: Order) -> OutputMerger {
     let hosts = (0..4).map(|host| format!("n{host}")).collect();
@@ -9,7 +9,7 @@ fn new_merger(order: Order) -> OutputMerger {
 fn job_end(codes: &[u8]) -> JobEnd {
     let usage = (0..).zip(codes).map(|(node, code)| NodeUsage {
         stage: 0,
-        element: 0,
+        element: ElementIndex(0),
         node,
         user_ns: 0,
         system_ns: 0,

@@ -1,7 +1,7 @@
 use super::*;
 use score_proto::exit_code::EXIT_IO_ERROR;
-use score_proto::ids::JobHostId;
 use score_proto::ids::JobId;
+use score_proto::ids::{ElementIndex, JobHostId};
 use score_proto::message::NodeUsage;
 
 fn session() -> SessionState {
@@ -190,7 +190,7 @@ fn statistics_are_printed_before_the_end() {
     step(&mut session, accepted());
     let usage = NodeUsage {
         stage: 0,
-        element: 0,
+        element: ElementIndex(0),
         node: 0,
         user_ns: 0,
         system_ns: 0,

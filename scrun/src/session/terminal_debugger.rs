@@ -15,6 +15,7 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
 use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
+use score_proto::ids::ElementIndex;
 use score_proto::server_message::TerminalDebugger as Request;
 
 /// First argument of scrun if the process is to become the debugger.
@@ -24,7 +25,7 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// A running debugger.
 pub struct TerminalDebugger {
     /// The parallel process and the node that the debugger debugs.
-    pub node: (u32, u32),
+    pub node: (ElementIndex, u32),
     pid: Pid,
     has_ended: Arc<AtomicBool>,
     settings: Option<Termios>,

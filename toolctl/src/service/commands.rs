@@ -231,7 +231,7 @@ impl Service {
             let Some(WaitingCommand { number, tid, outside, .. }) = work.waiting.take() else {
                 return;
             };
-            let place = (rank, self.processes.number(rank).unwrap_or(0));
+            let place = (rank, self.processes.number(rank).unwrap_or_default());
             let data = self.queries.process_data(place, work.pid, ns, &mut self.ids);
             let (code, answer) = match data {
                 Ok(answer) => (CommandCode::Success, Some(answer)),

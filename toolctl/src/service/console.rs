@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use score_proto::ids::ElementIndex;
 use score_proto::tool_command::{
     CommandId, ConsoleAction, Location, ProcessState, StopReason, ToolResult,
 };
@@ -247,7 +248,7 @@ impl Service {
     /// Handles a command of a console for these processes.
     pub(super) fn on_console_action(
         &mut self,
-        (element, id): (u32, CommandId),
+        (element, id): (ElementIndex, CommandId),
         processes: &[ToolProcess],
         session: u64,
         action: &ConsoleAction,

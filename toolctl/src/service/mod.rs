@@ -62,6 +62,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use score_proto::ids::ElementIndex;
 use score_proto::tool_command::{CommandId, ToolRequest, ToolResult};
 use score_proto::toolctl::{ToolProcess, ToolctlOrder};
 use score_toolctl::tracer::{Linux, Tracer};
@@ -220,10 +221,12 @@ impl Service {
     fn on_order(&mut self, order: ToolctlOrder) -> io::Result<()> {
         match order {
             ToolctlOrder::Job(job) => {
-                self.consoles.set_job(job.job);
+                // Messages of tools have 64 bits for the number of the job.
+                let job_number = job.job.0.into();
+                self.consoles.set_job(job_number);
                 let directory = OsString::from_vec(job.directory.0);
                 self.queries.set_job(job.host, directory.into());
-                self.authority = Authority::new(job.job, nix::unistd::geteuid().as_raw());
+                self.authority = Authority::new(job_number, nix::unistd::geteuid().as_raw());
             }
             ToolctlOrder::Started { rank, number, pid } => {
                 self.ids.forget(pid);
@@ -253,7 +256,7 @@ impl Service {
 
     fn on_command(
         &mut self,
-        command: (u32, CommandId),
+        command: (ElementIndex, CommandId),
         processes: &[ToolProcess],
         body: &[u8],
     ) -> io::Result<()> {

@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use score_proto::ids::ElementIndex;
 use score_proto::message::OsBytes;
 use score_proto::tool_command::{
     CommandId, FileAnswer, FileAttributes, FileQuestion, MAX_FILE_PART, ToolResult,
@@ -80,7 +81,7 @@ fn read(path: &Path, offset: u64, length: u32) -> io::Result<Vec<u8>> {
 
 /// Answers a question about files for each of these processes.
 pub fn answer_question(
-    (element, id): (u32, CommandId),
+    (element, id): (ElementIndex, CommandId),
     processes: &[ToolProcess],
     question: &FileQuestion,
     ids: &mut IdTranslator,

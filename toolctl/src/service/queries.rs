@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use score_proto::ids::{JobHostId, ProcessIndex};
 use score_stacks::capture::Snapshot;
 use score_stacks::memory::ProcessMemory;
 use score_stacks::module::ModuleCache;
@@ -52,7 +53,7 @@ pub fn auxiliary_vector(pid: Pid) -> Result<Option<CommandAnswer<'static>>, Comm
 #[derive(Default)]
 pub struct Queries {
     /// The number of this host in the job.
-    host: u32,
+    host: JobHostId,
     /// The job's directory.
     directory: PathBuf,
     modules: ModuleCache,
@@ -60,7 +61,7 @@ pub struct Queries {
 
 impl Queries {
     /// Sets the number of this host in the job, and the job's directory.
-    pub fn set_job(&mut self, host: u32, directory: PathBuf) {
+    pub fn set_job(&mut self, host: JobHostId, directory: PathBuf) {
         (self.host, self.directory) = (host, directory);
     }
 
@@ -92,7 +93,7 @@ impl Queries {
     /// host, and `ns` is the time for which the job has been running.
     pub fn process_data(
         &self,
-        (rank, number): (u32, u32),
+        (rank, number): (u32, ProcessIndex),
         pid: Pid,
         ns: u64,
         ids: &mut IdTranslator,
@@ -103,7 +104,7 @@ impl Queries {
         Ok(CommandAnswer::GetProcessData(ProcessData {
             rank,
             tgid: outside.cast_unsigned(),
-            coordinates: [self.host, 0, 0, 0, 0, number],
+            coordinates: [self.host.0, 0, 0, 0, 0, number.0],
             shared_memory: pair(data.shared),
             persistent_memory: [0; 2],
             heap: pair(data.heap),

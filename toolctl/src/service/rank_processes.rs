@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use score_proto::ids::ProcessIndex;
 use score_toolctl::tracer::Pid;
 
 /// A process of the job on this host.
@@ -9,7 +10,7 @@ use score_toolctl::tracer::Pid;
 struct RankProcess {
     pid: Pid,
     /// Its number among the processes of its element on this host.
-    number: u32,
+    number: ProcessIndex,
 }
 
 /// The running processes.
@@ -22,7 +23,7 @@ pub struct RankProcesses {
 impl RankProcesses {
     /// Adds a process that has been started. `number` is its number among the processes of its
     /// element on this host.
-    pub fn insert(&mut self, rank: u32, number: u32, pid: Pid) {
+    pub fn insert(&mut self, rank: u32, number: ProcessIndex, pid: Pid) {
         self.by_rank.insert(rank, RankProcess { pid, number });
         self.ranks.insert(pid, rank);
     }
@@ -52,7 +53,7 @@ impl RankProcesses {
     }
 
     /// The number of a rank's process among the processes of its element on this host.
-    pub fn number(&self, rank: u32) -> Option<u32> {
+    pub fn number(&self, rank: u32) -> Option<ProcessIndex> {
         self.by_rank.get(&rank).map(|process| process.number)
     }
 

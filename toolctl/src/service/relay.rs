@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use score_proto::ids::ElementIndex;
 use score_proto::tool_command::{
     CommandId, MAX_RELAY_TIMEOUT, RelayAction, ToolRecord, ToolResult,
 };
@@ -94,7 +95,7 @@ impl Service {
     /// Handles an action of a relayed tool.
     pub(super) fn on_relay_action(
         &mut self,
-        (element, id): (u32, CommandId),
+        (element, id): (ElementIndex, CommandId),
         processes: &[ToolProcess],
         session: u64,
         action: RelayAction,
@@ -170,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_request_is_answered_before_a_wait_and_both_in_time() {
-        let target = |id| Target { element: 0, id: CommandId(id), node: 0 };
+        let target = |id| Target { element: ElementIndex(0), id: CommandId(id), node: 0 };
         let connection = ConnectionId(1);
         let (asks, listens) = (waiting(target(1), 0), waiting(target(2), u32::MAX));
         let mut tool = RelayedTool { connection, asks, listens, last_number: 0 };

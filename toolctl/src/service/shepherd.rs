@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
 use score_proto::frame::{self, Decoder};
+use score_proto::ids::ElementIndex;
 use score_proto::tool_command::{CommandId, ToolResult};
 use score_proto::toolctl::{ToolProcess, ToolctlOrder, ToolctlReport};
 
@@ -15,7 +16,7 @@ use score_proto::toolctl::{ToolProcess, ToolctlOrder, ToolctlReport};
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
     /// The element of the process in the running stage.
-    pub element: u32,
+    pub element: ElementIndex,
     /// The number of the command.
     pub id: CommandId,
     /// The node of the process.
@@ -140,7 +141,7 @@ impl Shepherd {
     /// Sends the same answer to a command for all of its processes.
     pub fn answer_all(
         &mut self,
-        (element, id): (u32, CommandId),
+        (element, id): (ElementIndex, CommandId),
         processes: &[ToolProcess],
         result: &ToolResult,
     ) -> io::Result<()> {

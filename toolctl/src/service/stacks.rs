@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::fault_stack::at_fault;
 use super::ids::IdTranslator;
+use score_proto::ids::ElementIndex;
 use score_proto::tool_command::{
     CommandId, MAX_TOOL_BODY, ThreadDetail, ThreadInfo, ThreadKind, ThreadStacks, ThreadState,
     ToolResult,
@@ -85,7 +86,7 @@ impl StackScope {
 /// A process that the tracer keeps stopped for a command.
 #[derive(Debug)]
 struct HeldProcess {
-    element: u32,
+    element: ElementIndex,
     id: CommandId,
     process: ToolProcess,
     scope: StackScope,
@@ -122,7 +123,7 @@ impl StackCommands {
     /// [`StackCommands::on_answer`] returns the other answers later.
     pub fn begin(
         &mut self,
-        (element, id): (u32, CommandId),
+        (element, id): (ElementIndex, CommandId),
         processes: &[ToolProcess],
         scope: StackScope,
         tracer: &mut Tracer<Linux>,

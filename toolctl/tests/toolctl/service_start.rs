@@ -11,12 +11,13 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
 };
 use score_proto::frame;
+use score_proto::ids::{JobHostId, JobId};
 use score_proto::message::OsBytes;
 use score_proto::toolctl::{ToolctlJob, ToolctlOrder};
 use score_toolctl::client::ToolConnection;
 use score_tools::wire::{Attach, ProcessSelect, ReturnCode, ServiceMessage, ToolRequest};
 
-const JOB: u64 = 17;
+const JOB: JobId = JobId(17);
 
 #[test]
 fn a_tool_that_is_faster_than_the_first_orders_waits_for_them() {
@@ -26,7 +27,7 @@ fn a_tool_that_is_faster_than_the_first_orders_waits_for_them() {
     bind(listener.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
     listen(&listener, Backlog::new(8).unwrap()).unwrap();
     let (mut shepherd, its_end) = UnixStream::pair().unwrap();
-    let mut tool = ToolConnection::connect(&path, JOB, 0).unwrap();
+    let mut tool = ToolConnection::connect(&path, JOB.0.into(), 0).unwrap();
     std::fs::remove_file(&path).unwrap();
     let attach = Attach { tag: *b"too fast", priority: 1, select: ProcessSelect::RanksInNode };
     tool.send(0, &ToolRequest::Attach(attach)).unwrap();
@@ -40,7 +41,7 @@ fn a_tool_that_is_faster_than_the_first_orders_waits_for_them() {
     // This is enough time for the service to reach its loop. It sends nothing before it has an
     // order.
     assert!(tool.receive_record(Duration::from_millis(200)).is_err());
-    let job = ToolctlJob { job: JOB, host: 0, directory: OsBytes(b"/tmp".to_vec()) };
+    let job = ToolctlJob { job: JOB, host: JobHostId::FIRST, directory: OsBytes(b"/tmp".to_vec()) };
     let mut give = |order: ToolctlOrder| {
         let mut bytes = Vec::new();
         frame::encode(&order, &mut bytes).unwrap();
@@ -52,7 +53,7 @@ fn a_tool_that_is_faster_than_the_first_orders_waits_for_them() {
     let (header, message) = ServiceMessage::decode(&record).unwrap();
     // The rank does not exist, but the job is the right one.
     assert_ne!(header.code(), Some(ReturnCode::JobIdError), "{message:?}");
-    assert_eq!(header.job, JOB);
+    assert_eq!(header.job, u64::from(JOB.0));
     give(ToolctlOrder::End);
     assert!(service.wait().unwrap().success());
 }

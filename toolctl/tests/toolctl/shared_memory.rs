@@ -16,6 +16,7 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
 };
 use score_proto::frame;
+use score_proto::ids::{JobHostId, JobId, ProcessIndex};
 use score_proto::message::OsBytes;
 use score_proto::toolctl::{ToolctlJob, ToolctlOrder};
 use score_sys::{fd_passing, memfd};
@@ -23,7 +24,7 @@ use score_toolctl::client::{ReadMemoryError, ToolConnection};
 use score_toolctl::shared_memory::SharedMemory;
 use score_tools::wire::*;
 
-const JOB: u64 = 17;
+const JOB: JobId = JobId(17);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A service with a process of rank 0, and a tool that is attached to it.
@@ -46,7 +47,7 @@ impl Job {
         bind(listener.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
         listen(&listener, Backlog::new(8).unwrap()).unwrap();
         let (shepherd, its_end) = UnixStream::pair().unwrap();
-        let tool = ToolConnection::connect(&path, JOB, 0).unwrap();
+        let tool = ToolConnection::connect(&path, JOB.0.into(), 0).unwrap();
         std::fs::remove_file(&path).unwrap();
         let service = Program::new(env!("CARGO_BIN_EXE_scored-toolctl"))
             .stdin(OwnedFd::from(its_end))
@@ -56,9 +57,9 @@ impl Job {
             .unwrap();
         let mut job = Self { session, service, shepherd, tool, sequence: 1000 };
         let directory = OsBytes(b"/tmp".to_vec());
-        job.order(ToolctlOrder::Job(ToolctlJob { job: JOB, host: 0, directory }));
+        job.order(ToolctlOrder::Job(ToolctlJob { job: JOB, host: JobHostId::FIRST, directory }));
         let pid = job.session.pid;
-        job.order(ToolctlOrder::Started { rank: 0, number: 0, pid });
+        job.order(ToolctlOrder::Started { rank: 0, number: ProcessIndex::FIRST, pid });
         job.order(ToolctlOrder::ServeTools);
         Some(job)
     }
@@ -85,7 +86,7 @@ impl Job {
         fds: &[BorrowedFd<'_>],
     ) -> (ReturnCode, u32, Vec<u8>) {
         self.sequence += 1;
-        let header = Header::new(JOB, 0, self.tool.tool(), self.sequence);
+        let header = Header::new(JOB.0.into(), 0, self.tool.tool(), self.sequence);
         let record = request.encode(&header).unwrap();
         fd_passing::send(&self.tool, &record, fds).unwrap();
         loop {

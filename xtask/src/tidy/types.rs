@@ -94,7 +94,7 @@ fn excesses(tree: &Tree) -> Vec<Excess> {
     packages.into_values().flat_map(types_of_package).flat_map(Type::excesses).collect()
 }
 
-/// The folder of the files of a module's children.
+/// The directory of the files of a module's children.
 fn module_folder(path: &str) -> &str {
     let is_root =
         ["/mod.rs", "/lib.rs", "/main.rs"].iter().find_map(|name| path.strip_suffix(name));

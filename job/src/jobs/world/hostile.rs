@@ -1,6 +1,6 @@
 //! Hostile users: at any time, their clients send any request and their shepherds any report.
 
-use score_proto::ids::{JobHostId, JobId};
+use score_proto::ids::{ElementIndex, JobHostId, JobId};
 use score_proto::job_control::{
     ElementReport, FileRequest, JobReport, OutputReport, ProcessBlock, ProgramAnswer,
     ShepherdReport, Status, SubsetFence, SwitchReport, SwitchSeq,
@@ -140,7 +140,7 @@ impl World {
             4 => ShepherdReport::Output(self.any_output()),
             5 | 6 => ShepherdReport::Job(self.any_job_report()),
             _ => {
-                let element = self.any_number() as u32;
+                let element = ElementIndex(self.any_number() as u32);
                 ShepherdReport::Element { element, report: self.any_element_report() }
             }
         };
@@ -162,7 +162,7 @@ impl World {
             outstanding_rma: self.any_number(),
             stop_seq: SwitchSeq(self.any_number()),
         };
-        SwitchReport::IdleSummary { element: self.random.below(3) as u32, summary }
+        SwitchReport::IdleSummary { element: ElementIndex(self.random.below(3) as u32), summary }
     }
 
     fn any_output(&mut self) -> OutputReport {
@@ -193,7 +193,7 @@ impl World {
             7 => {
                 let block = ProcessBlock {
                     host: JobHostId(self.random.below(3) as u32),
-                    element: self.any_number() as u32,
+                    element: ElementIndex(self.any_number() as u32),
                     first_node: self.any_number() as u32,
                     pids: vec![1; self.random.below(3) as usize],
                 };

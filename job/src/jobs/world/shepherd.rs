@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use score_proto::ids::{JobHostId, JobId};
+use score_proto::ids::{ElementIndex, JobHostId, JobId};
 use score_proto::job_control::{
     ElementOrder, ElementReport, JobOrder, JobReport, OutputReport, ShepherdOrder, ShepherdReport,
     Status, StopCondition, SwitchOrder, SwitchReport, SwitchSeq,
@@ -82,7 +82,8 @@ impl Shepherd {
 }
 
 fn about(element: usize, report: ElementReport) -> LocalReport {
-    LocalReport::Shepherd(ShepherdReport::Element { element: element as u32, report })
+    let element = ElementIndex(element as u32);
+    LocalReport::Shepherd(ShepherdReport::Element { element, report })
 }
 
 impl World {
@@ -153,7 +154,7 @@ impl World {
             }
             ShepherdOrder::Job(JobOrder::Kill) => self.end_processes(host, job, None),
             ShepherdOrder::Element { element, order: ElementOrder::End } => {
-                self.end_processes(host, job, Some(element as usize));
+                self.end_processes(host, job, Some(element.index()));
             }
             ShepherdOrder::Job(JobOrder::Finish) => {
                 self.report(host, job, LocalReport::Job(JobReport::Finished { elapsed_ns: 1 }));

@@ -14,7 +14,7 @@ use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
 use nix::sys::time::TimeVal;
 use score_pm::{ContextRef, Device, ShmemOptions};
 use score_proto::carea::{AREA_LEN, BOARD_LEN, BOARD_MAGIC, area, board};
-use score_proto::ids::JobId;
+use score_proto::ids::{JobHostId, JobId, ProcessIndex};
 use score_proto::message::{Call, NetworkSet, Reply, Welcome};
 use score_proto::{PROTOCOL_VERSION, frame};
 use score_sys::fd_passing;
@@ -138,9 +138,9 @@ impl Shepherd {
             area: number,
             self_node: number,
             num_node: nodes,
-            self_proc: number,
+            self_proc: ProcessIndex(number),
             num_proc: nodes,
-            self_host: 0,
+            self_host: JobHostId(0),
             num_host: 1,
             networks: if nodes > 1 { vec![NetworkSet::one_host(nodes)] } else { Vec::new() },
             options: vec![

@@ -7,6 +7,7 @@ use std::ffi::{c_char, c_void};
 use std::ptr::slice_from_raw_parts;
 use std::time::{Duration, Instant};
 
+use score_proto::ids::ElementIndex;
 use score_proto::pmix::PmixReport;
 
 use super::deadlines::Deadline;
@@ -82,7 +83,7 @@ impl Server {
 
     /// Answers the calls that wait for a rank: with its data, or with the error that there is no
     /// data.
-    pub fn answer_request(&self, element: u32, rank: u32, entries: Option<Vec<u8>>) {
+    pub fn answer_request(&self, element: ElementIndex, rank: u32, entries: Option<Vec<u8>>) {
         let questions = lock(&self.direct_modex).awaited.remove(&(element, rank));
         for question in questions.unwrap_or_default() {
             question.caller.answer(self.functions, entries.clone().ok_or(ERR_NOT_FOUND));
@@ -92,7 +93,7 @@ impl Server {
     /// Searches for the data of a rank of this host, which another host has requested. Reports the
     /// data when the rank has put some. If `is_last_try` is true, also reports at once that there
     /// is no data.
-    pub fn find_entries(&self, element: u32, rank: u32, is_last_try: bool) {
+    pub fn find_entries(&self, element: ElementIndex, rank: u32, is_last_try: bool) {
         let Some(process) = self.process(element, rank) else { return };
         let is_new = lock(&self.direct_modex).searched.insert((element, rank));
         let argument = || Box::into_raw(Box::new((element, rank)));

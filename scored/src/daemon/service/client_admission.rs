@@ -180,7 +180,7 @@ impl ClientAdmission {
                 break;
             }
             let Some(client) = self.listener.accept() else { break };
-            let (uid, _) = client.credentials;
+            let uid = client.ids.uid;
             match self.crowding_users.uids.contains(&uid) {
                 true => lines.push(self.refuse(&client)),
                 false if client.has_closed() => {}
@@ -198,7 +198,7 @@ impl ClientAdmission {
     /// Refuses a client of a user who has reached the limit of clients that have not logged in. The
     /// client gets no session.
     fn refuse(&self, client: &AcceptedClient) -> UserLine {
-        let (uid, _) = client.credentials;
+        let uid = client.ids.uid;
         let count = self.max_unauthenticated_per_user();
         let reason = format!(
             "{count} other clients of yours have connected and not logged in: end them, or try \
@@ -299,10 +299,10 @@ fn add_client(
     usage: &Usage,
 ) {
     let (session_key, token) = sources.allocate_session();
-    let AcceptedClient { socket, credentials } = client;
-    match ClientSession::unauthenticated(socket, credentials, sources.registry(), token) {
+    let AcceptedClient { socket, ids } = client;
+    match ClientSession::unauthenticated(socket, ids, sources.registry(), token) {
         Ok(mut session) => {
-            if !usage.has_time(credentials.0) {
+            if !usage.has_time(ids.uid) {
                 // The session will not be read in this turn, so mio can report meanwhile whether it
                 // has data.
                 session.wait_until_readable();
@@ -316,7 +316,7 @@ fn add_client(
 /// Clients that have not logged in and whose session is not closing, the oldest first.
 fn unauthenticated(sessions: &Sessions) -> impl Iterator<Item = UnauthenticatedClient> {
     sessions.unauthenticated().filter_map(|(session_key, session)| {
-        let (uid, _) = session.unauthenticated_ids()?;
+        let uid = session.unauthenticated_ids()?.uid;
         let connected_at = session.connected_at;
         Some(UnauthenticatedClient { connected_at, session_key, uid })
     })

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 use score_proto::ids::JobId;
 
+use crate::sys::credentials::UserIds;
+
 /// The directory of persistent state.
 const STATE_DIR: &str = "/var/lib/scored";
 const NEXT_JOB_FILE: &str = "/var/lib/scored/next-job";
@@ -22,7 +24,7 @@ pub struct JobIdAllocator {
 }
 
 /// Creates the state directory, and makes the daemon's user its owner.
-pub fn prepare_state(uid: u32, gid: u32) {
+pub fn prepare_state(UserIds { uid, gid }: UserIds) {
     let give = |path: &str| std::os::unix::fs::lchown(path, Some(uid), Some(gid));
     let prepared = fs::create_dir_all(STATE_DIR).and_then(|()| give(STATE_DIR));
     // The file may not exist yet, or may belong to root after an older scored.

@@ -13,7 +13,7 @@ use super::config::{Config, ServiceOptions};
 use super::job_ids;
 use crate::daemon::keeper_client::KeeperClient;
 use crate::shepherd;
-use crate::sys::credentials;
+use crate::sys::credentials::{self, UserIds};
 use crate::sys::namespace::{self, Containment};
 use crate::sys::process;
 
@@ -22,10 +22,7 @@ const DEFAULT_USER: &str = "scored";
 
 /// The system user of the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SystemUser {
-    uid: u32,
-    gid: u32,
-}
+pub struct SystemUser(UserIds);
 
 impl SystemUser {
     /// Looks up the user of the option `-user`, which is a name or a number.
@@ -35,16 +32,16 @@ impl SystemUser {
     pub fn find(option: Option<&str>) -> Result<Self, String> {
         let name = option.unwrap_or(DEFAULT_USER);
         let user = match name.parse() {
-            Ok(number) => Some(Self { uid: number, gid: number }),
+            Ok(number) => Some(UserIds { uid: number, gid: number }),
             Err(_) => nix::unistd::User::from_name(name)
                 .map_err(|error| format!("-user {name}: {error}"))?
-                .map(|user| Self { uid: user.uid.as_raw(), gid: user.gid.as_raw() }),
+                .map(|user| UserIds { uid: user.uid.as_raw(), gid: user.gid.as_raw() }),
         };
         match user {
             Some(user) if user.uid == 0 || user.gid == 0 => {
                 Err(format!("-user {name}: the daemon must not run as root"))
             }
-            Some(user) => Ok(user),
+            Some(user) => Ok(Self(user)),
             None => Err(format!(
                 "there is no user {name}, as which the daemon has to run. Make it (useradd \
                  --system --user-group --no-create-home --shell /usr/sbin/nologin {name}), or name \
@@ -76,7 +73,7 @@ pub fn start(
     add("-listener", number(listener));
     add("-socket", socket_path.into());
     add("-host", config.hosts[config.local_index].name.clone().into());
-    add("-user", user.uid.to_string().into());
+    add("-user", user.0.uid.to_string().into());
     config.key_path.iter().for_each(|path| add("-key", path.into()));
     for name in trusted_interfaces(config) {
         add("-interface", name.into());
@@ -107,7 +104,7 @@ fn trusted_interfaces(config: &Config) -> Vec<String> {
 /// # Errors
 /// One line with the cause. The process must then exit.
 pub fn become_daemon(user: SystemUser) -> Result<(), String> {
-    job_ids::prepare_state(user.uid, user.gid);
+    job_ids::prepare_state(user.0);
     process::allow_realtime();
-    credentials::become_system_user((user.uid, user.gid))
+    credentials::become_system_user(user.0)
 }

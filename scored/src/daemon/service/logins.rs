@@ -32,7 +32,8 @@ impl Daemon {
             );
         };
         let Some(session) = self.sessions.get_mut(session_key) else { return };
-        let Some((uid, gid)) = session.unauthenticated_ids() else { return };
+        let Some(ids) = session.unauthenticated_ids() else { return };
+        let uid = ids.uid;
         let refusal = if login.uid != uid {
             let text = format!("uid {uid} has claimed to be uid {}: refused", login.uid);
             service.warn_about(LogTopic::User(uid), &text);
@@ -45,7 +46,7 @@ impl Daemon {
         if let Some(reason) = refusal {
             return self.sessions.refuse_session(session_key, reason, EXIT_REFUSED);
         }
-        let claim = LoginClaim { uid, gid, name: login.name };
+        let claim = LoginClaim { ids, name: login.name };
         if let Err((reason, code)) = service.vouchers.request(session_key, session, claim) {
             self.sessions.refuse_login(session_key, &reason, code);
         }

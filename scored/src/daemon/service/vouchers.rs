@@ -223,11 +223,11 @@ impl Service {
         };
         let claim = sessions.get_mut(session_key)?.take_claim()?;
         let has_claimed = claim.name.0.is_empty() || claim.name == owner.name;
-        if has_claimed && claim.uid == owner.uid {
+        if has_claimed && claim.ids.uid == owner.uid {
             return Some((session_key, owner));
         }
         let quoted = |name: &OsBytes| String::from_utf8_lossy(&name.0).into_owned();
-        let (uid, claimed, name) = (claim.uid, quoted(&claim.name), quoted(&owner.name));
+        let (uid, claimed, name) = (claim.ids.uid, quoted(&claim.name), quoted(&owner.name));
         let text = format!("uid {uid}, {name:?}, has claimed to be {claimed:?}: refused");
         self.warn_about(LogTopic::User(owner.uid), &text);
         let reason = format!("the claimed name {claimed:?} differs from your name {name:?}");

@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use score_proto::carea::{AREA_LEN, AREA_MAGIC, IDLE, THREAD_SLOTS, WaitingFor, area, area::slot};
 use score_proto::idle_notify;
+use score_proto::ids::ProcessIndex;
 use score_proto::mpi_call::MpiCallRecord;
 
 use crate::sys::memfd::UntrustedMap;
@@ -54,15 +55,15 @@ impl CAreas {
         Ok(Self { map: UntrustedMap::new(fd, AREA_LEN * process_count as usize)?, process_count })
     }
 
-    /// Number of areas.
-    pub fn process_count(&self) -> u32 {
-        self.process_count
+    /// The processes that have areas.
+    pub fn processes(&self) -> impl Iterator<Item = ProcessIndex> + use<> {
+        (0..self.process_count).map(ProcessIndex)
     }
 
-    /// The area of the process with this index on this host.
-    pub fn area(&self, process: u32) -> Option<CArea<'_>> {
-        let offset = AREA_LEN * process as usize;
-        (process < self.process_count).then_some(CArea { map: &self.map, offset })
+    /// The area of a process.
+    pub fn area(&self, process: ProcessIndex) -> Option<CArea<'_>> {
+        let offset = AREA_LEN * process.index();
+        (process.0 < self.process_count).then_some(CArea { map: &self.map, offset })
     }
 }
 
@@ -231,7 +232,7 @@ pub mod tests {
 
         /// Reads a word of 4 bytes.
         pub fn read_u32(&self, process: u32, offset: usize) -> u32 {
-            self.areas.area(process).unwrap().u32(offset)
+            self.areas.area(ProcessIndex(process)).unwrap().u32(offset)
         }
 
         /// Writes a thread's slot.
@@ -254,7 +255,7 @@ pub mod tests {
     #[test]
     fn a_process_is_idle_when_all_of_its_threads_wait_for_other_processes() {
         let fixture = CAreaFixture::new();
-        let is_idle = || fixture.areas.area(1).unwrap().is_idle();
+        let is_idle = || fixture.areas.area(ProcessIndex(1)).unwrap().is_idle();
         assert!(!is_idle(), "there is no thread");
         fixture.write_slot(1, 0, 70, IDLE, WaitingFor::Message as u32);
         assert!(is_idle());
@@ -273,7 +274,7 @@ pub mod tests {
     #[test]
     fn a_slot_is_busy_if_its_thread_has_not_been_idle_recently() {
         let fixture = CAreaFixture::new();
-        let area = fixture.areas.area(0).unwrap();
+        let area = fixture.areas.area(ProcessIndex(0)).unwrap();
         assert_eq!(area.busy_slot(u64::MAX), None, "there is no thread");
         fixture.write_slot(0, 0, 70, IDLE, WaitingFor::Message as u32);
         fixture.write_slot(0, 1, 71, 0, 0);
@@ -289,7 +290,7 @@ pub mod tests {
     fn an_invalid_area_counts_as_busy() {
         let fixture = CAreaFixture::new();
         fixture.write_slot(0, 0, 70, IDLE, 1);
-        let area = fixture.areas.area(0).unwrap();
+        let area = fixture.areas.area(ProcessIndex(0)).unwrap();
         assert!(area.is_idle());
         for (offset, wrong, right) in [
             (area::SLOTS_USED, THREAD_SLOTS as u32 + 1, 1),
@@ -303,6 +304,6 @@ pub mod tests {
         }
         fixture.write_u64(0, area::MAGIC, 1);
         assert!(!area.is_idle() && area.thread_slots().is_none());
-        assert!(fixture.areas.area(2).is_none());
+        assert!(fixture.areas.area(ProcessIndex(2)).is_none());
     }
 }

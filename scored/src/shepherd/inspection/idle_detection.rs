@@ -10,6 +10,7 @@
 use std::time::Duration;
 
 use score_proto::idle_notify;
+use score_proto::ids::ProcessIndex;
 use score_proto::job_control::SwitchSeq;
 use score_proto::observation::IdleSummary;
 
@@ -28,7 +29,7 @@ pub enum Armed {
     #[default]
     Disarmed,
     /// The process with this index.
-    One(u32),
+    One(ProcessIndex),
     /// All processes.
     All,
 }
@@ -40,7 +41,7 @@ enum IdleCheck {
     /// A debugger holds some processes, and the others are idle.
     SomeHeld,
     /// A thread has been busy for a while: process and slot.
-    ThreadBusy(u32, usize),
+    ThreadBusy(ProcessIndex, usize),
     /// Some process is not idle.
     SomeBusy,
 }
@@ -110,9 +111,9 @@ impl ObservedElement {
         let (mut summary, mut since_ns) = (IdleSummary::EMPTY, 0);
         let (mut some_busy, mut some_held) = (false, false);
         let mut busy_transitions = 0u64;
-        for index in 0..self.careas.process_count() {
+        for index in self.careas.processes() {
             let has_exited =
-                self.processes.get(index as usize).is_some_and(|process| process.has_exited);
+                self.processes.get(index.index()).is_some_and(|process| process.has_exited);
             let Some(area) = self.careas.area(index) else { return IdleCheck::SomeBusy };
             let may_be_idle = has_exited || area.may_be_idle();
             let mut sample = if may_be_idle { self.claim(index) } else { Default::default() };
@@ -147,8 +148,8 @@ impl ObservedElement {
     }
 
     /// Whether a debugger holds a process now, and held it at the last stop of the job.
-    fn is_held(&self, index: u32) -> bool {
-        let pid = self.processes.get(index as usize).map_or(0, |process| process.pid);
+    fn is_held(&self, index: ProcessIndex) -> bool {
+        let pid = self.processes.get(index.index()).map_or(0, |process| process.pid);
         self.held_pids.contains(&pid)
             && process_stop::read_stat(pid).is_some_and(|stat| stat.is_held_by_tracer())
             && process_stop::has_stopped_completely(pid)
@@ -156,8 +157,7 @@ impl ObservedElement {
 
     /// Number of times that threads of all processes became busy.
     fn busy_transitions(&self) -> u64 {
-        (0..self.careas.process_count())
-            .fold(0, |sum, index| sum.wrapping_add(self.claim(index).turns))
+        self.careas.processes().fold(0, |sum, index| sum.wrapping_add(self.claim(index).turns))
     }
 
     /// Disarms the processes that were armed before, and arms `target`.
@@ -170,14 +170,16 @@ impl ObservedElement {
     }
 
     fn arm_notification(&self, change: u32) {
-        let processes = match self.armed {
-            Armed::Disarmed => 0..0,
-            Armed::One(index) => index..index + 1,
-            Armed::All => 0..self.careas.process_count(),
+        let arm = |index| {
+            if let Some(area) = self.careas.area(index) {
+                area.arm_notification(change);
+            }
         };
-        processes
-            .filter_map(|index| self.careas.area(index))
-            .for_each(|area| area.arm_notification(change));
+        match self.armed {
+            Armed::Disarmed => {}
+            Armed::One(index) => arm(index),
+            Armed::All => self.careas.processes().for_each(arm),
+        }
     }
 }
 

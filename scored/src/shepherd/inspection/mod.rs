@@ -47,6 +47,7 @@ use std::time::Duration;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use score_job::deadlock::{LastRound, ProcessSnapshot};
 use score_proto::carea::WaitingFor;
+use score_proto::ids::{ElementIndex, ProcessIndex};
 use score_proto::job_control::SwitchSeq;
 use score_proto::observation::{ActivitySample, IdleSummary, SampleRound, WaitState};
 
@@ -77,7 +78,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Inner {
-    elements: BTreeMap<u32, ObservedElement>,
+    elements: BTreeMap<ElementIndex, ObservedElement>,
     /// Whether the user has disabled the use of idle flags (`noidle`).
     is_disabled: bool,
 }
@@ -176,7 +177,7 @@ impl ProcessInspector {
     /// One line for the user.
     pub fn add_element(
         &self,
-        element_index: u32,
+        element_index: ElementIndex,
         subject: InspectedElement<'_>,
     ) -> Result<(), String> {
         let process_count = subject.pids.len() as u32;
@@ -207,7 +208,7 @@ impl ProcessInspector {
     /// Counts calls of sc_barrier that were received, and replies that are about to be sent. Must
     /// be called before any of these replies is sent, so that a process that still waits for its
     /// reply does not count as idle.
-    pub fn add_barriers(&self, element: u32, nodes: &[u32], calls: u64, replies: u64) {
+    pub fn add_barriers(&self, element: ElementIndex, nodes: &[u32], calls: u64, replies: u64) {
         let mut inner = self.lock();
         for node in nodes {
             if let Some(process) = inner.process(element, *node) {
@@ -218,7 +219,7 @@ impl ProcessInspector {
     }
 
     /// Handles the exit of a process. The caller has notified the networks of the process.
-    pub fn on_process_exit(&self, element: u32, node: u32) {
+    pub fn on_process_exit(&self, element: ElementIndex, node: u32) {
         if let Some(process) = self.lock().process(element, node) {
             process.has_exited = true;
         }
@@ -292,7 +293,7 @@ impl ProcessInspector {
         job_time: Duration,
         poll_interval: Duration,
         stop_seq: SwitchSeq,
-        mut report: impl FnMut(u32, IdleSummary),
+        mut report: impl FnMut(ElementIndex, IdleSummary),
     ) -> Option<PollResult> {
         let mut inner = match self.0.inner.try_lock() {
             Ok(inner) => inner,
@@ -320,18 +321,18 @@ impl ProcessInspector {
     /// its processes, in order, if it is an MPI program.
     pub fn sample_round(
         &self,
-        element: u32,
+        element: ElementIndex,
         round: SampleRound,
         stopped: bool,
         pmi_sockets: &[Option<PmiSocketActivity>],
     ) -> ActivitySample {
-        let pmi_socket = |index: u32| pmi_sockets.get(index as usize).copied().flatten();
+        let pmi_socket = |index: ProcessIndex| pmi_sockets.get(index.index()).copied().flatten();
         let nothing = ActivitySample { idle: false, ..ActivitySample::EMPTY };
         let (mut samples, claims) = {
             let inner = self.lock();
             let Some(inspected) = inner.elements.get(&element) else { return nothing };
             let samples: Vec<ProcessSnapshot> =
-                (0..inspected.careas.process_count()).map(|index| inspected.claim(index)).collect();
+                inspected.careas.processes().map(|index| inspected.claim(index)).collect();
             let all_idle = samples.iter().all(|sample| sample.idle);
             // The first round only reads the claims. From the second round on, the state of the
             // threads must confirm them.
@@ -349,7 +350,10 @@ impl ProcessInspector {
         }
         let mut inner = self.lock();
         let Some(inspected) = inner.elements.get_mut(&element) else { return nothing };
-        (0..).zip(&mut samples).for_each(|(index, sample)| inspected.add_counters(index, sample));
+        (0..)
+            .map(ProcessIndex)
+            .zip(&mut samples)
+            .for_each(|(index, sample)| inspected.add_counters(index, sample));
         inspected.round_history.compare_round(round, &samples, stopped)
     }
 
@@ -359,7 +363,7 @@ impl ProcessInspector {
     }
 
     /// The wait states of all processes of an element. `job_time_ns`: the job's time.
-    pub fn wait_states(&self, element: u32, job_time_ns: u64) -> Vec<WaitState> {
+    pub fn wait_states(&self, element: ElementIndex, job_time_ns: u64) -> Vec<WaitState> {
         let inner = self.lock();
         inner
             .elements
@@ -376,15 +380,15 @@ pub struct MonitorReader<'a>(MutexGuard<'a, Inner>);
 impl MonitorReader<'_> {
     /// Whether all threads of a process are idle, and its user monitors. None: the process has not
     /// attached.
-    pub fn process(&self, element: u32, node: u32) -> Option<(bool, [u8; 2])> {
+    pub fn process(&self, element: ElementIndex, node: u32) -> Option<(bool, [u8; 2])> {
         let element = self.0.elements.get(&element)?;
-        let area = element.careas.area(node.checked_sub(element.first_node)?)?;
+        let area = element.careas.area(ProcessIndex(node.checked_sub(element.first_node)?))?;
         Some((area.may_be_idle() && area.is_idle(), area.monitors()))
     }
 }
 
 impl Inner {
-    fn process(&mut self, element: u32, node: u32) -> Option<&mut ObservedProcess> {
+    fn process(&mut self, element: ElementIndex, node: u32) -> Option<&mut ObservedProcess> {
         let element = self.elements.get_mut(&element)?;
         element.processes.get_mut(node.checked_sub(element.first_node)? as usize)
     }
@@ -425,9 +429,9 @@ fn verify_claims(claims: &[Option<IdleClaim>], samples: &mut [ProcessSnapshot], 
 impl ObservedElement {
     /// Reads the claim of a process: first the number of busy transitions, then the slots of its
     /// threads.
-    fn claim(&self, index: u32) -> ProcessSnapshot {
+    fn claim(&self, index: ProcessIndex) -> ProcessSnapshot {
         let (Some(process), Some(area)) =
-            (self.processes.get(index as usize), self.careas.area(index))
+            (self.processes.get(index.index()), self.careas.area(index))
         else {
             return ProcessSnapshot::default();
         };
@@ -445,7 +449,7 @@ impl ObservedElement {
     }
 
     /// Adds the message counters of a process.
-    fn add_counters(&self, index: u32, sample: &mut ProcessSnapshot) {
+    fn add_counters(&self, index: ProcessIndex, sample: &mut ProcessSnapshot) {
         let counters = self.message_counters.counters(index);
         (sample.polls, sample.remote_in_flight) = (counters.poll_epoch, counters.pending_rma);
         (sample.sent, sample.received) = (counters.sent, counters.received);
@@ -453,9 +457,9 @@ impl ObservedElement {
 
     fn claims(
         &self,
-        pmi_socket: impl Fn(u32) -> Option<PmiSocketActivity>,
+        pmi_socket: impl Fn(ProcessIndex) -> Option<PmiSocketActivity>,
     ) -> Vec<Option<IdleClaim>> {
-        let claim = |(index, process): (u32, &ObservedProcess)| {
+        let claim = |(index, process): (ProcessIndex, &ObservedProcess)| {
             let thread_slots = self.careas.area(index).and_then(|area| area.thread_slots());
             let claim = IdleClaim {
                 pid: process.pid,
@@ -467,14 +471,14 @@ impl ObservedElement {
             };
             (!process.has_exited).then_some(claim)
         };
-        (0..).zip(&self.processes).map(claim).collect()
+        (0..).map(ProcessIndex).zip(&self.processes).map(claim).collect()
     }
 
     fn wait_states(&self, job_time_ns: u64) -> Vec<WaitState> {
-        let wait_state = |index: u32| {
+        let wait_state = |index: ProcessIndex| {
             let counters = self.message_counters.counters(index);
             let has_exited =
-                self.processes.get(index as usize).is_none_or(|process| process.has_exited);
+                self.processes.get(index.index()).is_none_or(|process| process.has_exited);
             let thread_slots = self
                 .careas
                 .area(index)
@@ -487,7 +491,7 @@ impl ObservedElement {
                 .max_by_key(|thread_slot| thread_slot.since_ns);
             let since_ns = last_slot.map_or(job_time_ns, |thread_slot| thread_slot.since_ns);
             WaitState {
-                node: self.first_node + index,
+                node: self.first_node + index.0,
                 waiting_for: last_slot.map_or(0, |thread_slot| thread_slot.waiting_for as u32),
                 idle_ms: job_time_ns.saturating_sub(since_ns) / 1_000_000,
                 sent: counters.sent,
@@ -501,6 +505,6 @@ impl ObservedElement {
                     }),
             }
         };
-        (0..self.careas.process_count()).map(wait_state).collect()
+        self.careas.processes().map(wait_state).collect()
     }
 }

@@ -168,14 +168,16 @@ impl MetricsCollector {
 /// The metrics of all running processes, which must have been sampled before.
 fn node_metrics(job: MeasuredJob<'_>) -> Vec<NodeMetrics> {
     let sampled_at_ns = super::monotonic_ns();
-    let (first_node, host) = (job.job_info.local_host.first_node, job.job_info.placement.self_host);
-    let message_counters: Vec<Option<MessageCounters>> = (0..job.processes.element_count())
+    let (local_host, host) = (&job.job_info.local_host, job.job_info.placement.self_host);
+    let message_counters: Vec<Option<MessageCounters>> = job
+        .processes
+        .elements()
         .map(|element| job.shared_memory.message_counters(element))
         .collect();
     let metrics_of = |(key, process): (ProcessKey, &mut Process)| {
-        let element_counters = message_counters.get(key.element as usize).and_then(Option::as_ref);
+        let element_counters = message_counters.get(key.element.index()).and_then(Option::as_ref);
         let counters = element_counters
-            .map(|element_counters| element_counters.counters(key.node.wrapping_sub(first_node)));
+            .map(|element_counters| element_counters.counters(local_host.process_of(key.node)));
         let counters = counters.unwrap_or_default();
         let measurement = &process.measurement;
         let [usr0, usr1] = measurement.user_monitors;
@@ -204,13 +206,14 @@ mod tests {
     use super::super::call_handler::ElementCalls;
     use super::super::job_info::LocalNodes;
     use super::*;
+    use score_proto::ids::ElementIndex;
 
     #[test]
     fn a_process_that_has_not_attached_is_busy() {
         let mut processes = ProcessTable::default();
         let nodes = LocalNodes { first: 3, count: 1 };
         processes.reset(vec![ElementCalls::new("a.out".to_owned())], nodes);
-        processes.start(ProcessKey { element: 0, node: 3 }, 1, [None, None]);
+        processes.start(ProcessKey { element: ElementIndex(0), node: 3 }, 1, [None, None]);
         let inspector = ProcessInspector::new().unwrap();
         sample_idle(&mut processes, &inspector, Some(Duration::from_millis(5)));
         let (_, process) = processes.end(1).unwrap();

@@ -102,7 +102,7 @@ impl DeviceOpener<'_> {
     ) -> Result<(OpenDevice, Adapter), RdmaUnavailable> {
         let PacketTag { secret, stage, element, .. } = self.tag;
         // Hello packets of other stages and elements must also be dropped.
-        let secret_mask = u64::from(stage << 16 | element & 0xffff).rotate_left(32);
+        let secret_mask = u64::from(stage << 16 | element.0 & 0xffff).rotate_left(32);
         let adapter =
             plan.adapter.clone().map_err(|reason| RdmaUnavailable { reason, has_adapter: true })?;
         let options = VerbsOptions {
@@ -172,7 +172,7 @@ impl DeviceOpener<'_> {
             network: self.network_options(secret_of(secret, set_index)),
             wire,
             links: links.to_vec(),
-            incarnation: stage << 16 | element & 0xffff,
+            incarnation: stage << 16 | element.0 & 0xffff,
             loss: loss.transpose()?,
         };
         let device = match sockets {

@@ -14,7 +14,7 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use score_pm::{ContextRef, Counters, Device, ShmemOptions};
 use score_proto::frame;
-use score_proto::ids::JobHostId;
+use score_proto::ids::{ElementIndex, JobHostId, ProcessIndex};
 use score_proto::job_control::{HostNetworkAddress, Placement};
 use score_proto::message::{JobSpec, Level, NetworkDevice, NetworkSet};
 use score_proto::nodeset::NodeSet;
@@ -84,11 +84,11 @@ impl MessageCounters {
     /// Messages and bytes that a process has sent and received over all its networks. Peers are
     /// node numbers of the job. If the last message used ethernet, shmem reports no last peer
     /// (`pm::Counters`).
-    pub fn counters(&self, process: u32) -> Counters {
+    pub fn counters(&self, process: ProcessIndex) -> Counters {
         let mut sum = Counters::default();
         for device_counters in &self.0 {
             let Ok(mut counters) =
-                device_counters.device.counters(device_counters.first_index + process)
+                device_counters.device.counters(device_counters.first_index + process.0)
             else {
                 continue;
             };
@@ -110,7 +110,7 @@ pub struct PacketTag {
     /// Number of earlier stages of the job.
     pub stage: u32,
     /// Index of the element in the stage.
-    pub element: u32,
+    pub element: ElementIndex,
     /// Whether no other element of the stage has networks.
     pub is_only_element: bool,
 }
@@ -141,8 +141,8 @@ impl OpenDevice {
         opened.map_err(|error| format!("no shmem device for {nodes} nodes: {error}"))
     }
 
-    fn attach_fd(&self, process: u32) -> Result<OwnedFd, String> {
-        let context = self.contexts.get(process as usize).ok_or("no such process")?;
+    fn attach_fd(&self, process: ProcessIndex) -> Result<OwnedFd, String> {
+        let context = self.contexts.get(process.index()).ok_or("no such process")?;
         context.create_attach_fd().map_err(|error| format!("PM context {process}: {error}"))
     }
 
@@ -298,7 +298,7 @@ impl Networks {
     ///
     /// # Errors
     /// One line for the user.
-    pub fn descriptors(&self, process: u32) -> Result<Vec<OwnedFd>, String> {
+    pub fn descriptors(&self, process: ProcessIndex) -> Result<Vec<OwnedFd>, String> {
         let attach_fds = |set: &NetworkSetDevices| {
             let members = set.shmem.iter().chain(set.remote_devices());
             members.map(|opened| opened.attach_fd(process)).collect::<Result<Vec<_>, _>>()
@@ -308,7 +308,7 @@ impl Networks {
     }
 
     /// The counters of a process, over all its networks.
-    pub fn counters(&self, process: u32) -> Counters {
+    pub fn counters(&self, process: ProcessIndex) -> Counters {
         self.message_counters().counters(process)
     }
 
@@ -330,14 +330,14 @@ impl Networks {
     }
 
     /// Handles the exit of a process of this host.
-    pub fn on_process_exit(&self, process: u32) {
+    pub fn on_process_exit(&self, process: ProcessIndex) {
         // These calls cannot fail for a node that exists. A corrupt segment harms only its own job.
         for set in &self.sets {
             if let Some(opened) = &set.shmem {
-                let _ = opened.device.mark_exited(process);
+                let _ = opened.device.mark_exited(process.0);
             }
             for opened in set.remote_devices() {
-                let _ = opened.device.mark_exited(self.first_node + process);
+                let _ = opened.device.mark_exited(self.first_node + process.0);
             }
         }
     }

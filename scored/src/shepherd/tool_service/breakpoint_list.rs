@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use score_proto::exit_code::EXIT_FAILED;
+use score_proto::ids::ElementIndex;
 use score_proto::job_control::ElementReport;
 use score_proto::toolctl::ToolctlOrder;
 
@@ -86,7 +87,7 @@ impl BreakpointList {
                 "breakpoints of a tool cannot be removed from the processes: {reason}; start the \
                  job again"
             );
-            (0, ElementReport::Failed { code: EXIT_FAILED, reason })
+            (ElementIndex::FIRST, ElementReport::Failed { code: EXIT_FAILED, reason })
         })
     }
 }
@@ -110,7 +111,10 @@ mod tests {
         assert!(list.on_service_death("x").is_none() && list.on_service_death("x").is_none());
         list.remove(1, 10);
         let report = list.on_service_death("killed").unwrap();
-        assert!(matches!(report, (0, ElementReport::Failed { code: EXIT_FAILED, .. })));
+        assert!(matches!(
+            report,
+            (ElementIndex::FIRST, ElementReport::Failed { code: EXIT_FAILED, .. })
+        ));
         assert!(list.is_empty() && list.give_up("killed").is_none());
         list.add(1, 10, 5);
         list.clear(1);
