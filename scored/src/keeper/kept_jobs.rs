@@ -18,8 +18,7 @@ use crate::daemon::program_folders::ProgramFolders;
 use crate::daemon::shepherd_handle::{ChildShepherd, KnownChildren, ShepherdArgs};
 use crate::raw_socket::RawSocketGrant;
 use crate::sys::cgroup::{Cgroups, Group};
-use crate::sys::credentials::UserIds;
-use crate::sys::process;
+use crate::sys::{credentials::UserIds, process};
 use crate::tool_supervisor;
 
 /// The maximum number of simultaneous jobs. Each job has a directory and a descriptor.

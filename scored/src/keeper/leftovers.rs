@@ -16,8 +16,7 @@ use score_proto::job_control::Status;
 
 use crate::daemon::job_directory::{JobDirectory, LEFTOVERS_DIR, has_job_prefix};
 use crate::daemon::shepherd_handle::KnownChildren;
-use crate::sys::credentials::UserIds;
-use crate::sys::{process, remove_as_user};
+use crate::sys::{credentials::UserIds, process, remove_as_user};
 
 /// How often the directory of leftovers is searched while it is not empty.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
@@ -171,8 +170,7 @@ impl Leftovers {
                 continue;
             };
             if metadata.is_dir() && has_job_prefix(name.as_ref()) {
-                let owner = UserIds { uid: metadata.uid(), gid: metadata.gid() };
-                self.enqueue(name, owner);
+                self.enqueue(name, UserIds { uid: metadata.uid(), gid: metadata.gid() });
             }
         }
         self.sweep = Some(sweep);

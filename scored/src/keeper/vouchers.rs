@@ -21,8 +21,7 @@ const VOUCHER_TTL_ENV: &str = "SCORE_TEST_VOUCHER_TTL_S";
 #[derive(Debug)]
 struct Applicant {
     session: u64,
-    uid: u32,
-    gid: u32,
+    ids: UserIds,
     connection: u64,
     limits: Vec<ResourceLimit>,
 }
@@ -80,8 +79,7 @@ impl VoucherIssuer {
     /// One line: the keeper refuses to vouch for the process.
     pub fn vouch(&mut self, session: u64, socket: &OwnedFd) -> Result<Option<Event>, String> {
         let connection = self.connection(socket)?;
-        let UserIds { uid, gid } =
-            credentials::peer_ids(socket).map_err(|error| error.to_string())?;
+        let ids = credentials::peer_ids(socket).map_err(|error| error.to_string())?;
         // The limits come from the kernel, not from the client. Without limits, the user's jobs
         // would get those of the service.
         let limits = credentials::peer_limits(socket)
@@ -91,24 +89,24 @@ impl VoucherIssuer {
             soft: limit.soft,
             hard: limit.hard,
         });
-        let applicant = Applicant { session, uid, gid, connection, limits: limits.collect() };
-        match self.names.known(uid, Instant::now()) {
+        let applicant = Applicant { session, ids, connection, limits: limits.collect() };
+        match self.names.known(ids.uid, Instant::now()) {
             Some(name) => Ok(Some(self.event(applicant, name))),
             None => {
-                self.known_children.borrow_mut().extend(self.names.look_up(uid, applicant)?);
+                self.known_children.borrow_mut().extend(self.names.look_up(ids.uid, applicant)?);
                 Ok(None)
             }
         }
     }
 
     fn event(&self, applicant: Applicant, name: Vec<u8>) -> Event {
-        let Applicant { session, uid, gid, connection, limits } = applicant;
+        let Applicant { session, ids, connection, limits } = applicant;
         if name.len() > MAX_USER_NAME_LEN {
             return Event::NotVouched { session, reason: "your name is too long".to_owned() };
         }
         let voucher = Voucher {
-            uid,
-            gid,
+            uid: ids.uid,
+            gid: ids.gid,
             session: connection,
             expires_at: unix_seconds() + self.ttl_s,
             name,
