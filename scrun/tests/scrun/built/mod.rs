@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// scrun's binary, in a directory with scored. `HARNESS_BIN_DIR` names a directory in which both are
-/// built already. Otherwise scored is built next to the scrun of this build.
+/// scrun's binary, in a directory with scored. `HARNESS_BIN_DIR` names a directory in which both
+/// are built already. Otherwise scored is built next to the scrun of this build.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| match std::env::var_os("HARNESS_BIN_DIR") {
