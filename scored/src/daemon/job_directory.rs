@@ -102,10 +102,13 @@ impl JobDirectory {
                 }
                 other => other?,
             }
-            // The umask may have cleared permission bits.
-            fs::set_permissions(&path, Permissions::from_mode(0o700))?;
-            // Between mkdir and lock another scored may have removed the directory as a leftover.
-            // Then the loop tries another name.
+            // Before the directory is locked, another scored may remove it as a leftover. Then the
+            // loop tries another name.
+            match fs::set_permissions(&path, Permissions::from_mode(0o700)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                // The umask may have cleared permission bits.
+                other => other?,
+            }
             if let Some(lock) = lock(&path) {
                 return Ok(Self { path, base: base.to_owned(), lock });
             }
@@ -306,6 +309,8 @@ fn remove_tree(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     fn scratch(name: &str) -> PathBuf {
@@ -331,6 +336,26 @@ mod tests {
         current.remove().unwrap();
         assert!(base.exists());
         live.remove().unwrap();
+        assert!(!base.exists());
+    }
+
+    #[test]
+    fn a_directory_is_created_while_another_daemon_removes_leftovers() {
+        let base = scratch("race");
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    remove_unlocked(&base);
+                }
+            });
+            let create_and_remove = |_| {
+                JobDirectory::create_in(&base, &mut |_| {}).and_then(JobDirectory::remove).err()
+            };
+            let errors: Vec<_> = (0..5000).filter_map(create_and_remove).collect();
+            is_done.store(true, Ordering::Relaxed);
+            assert!(errors.is_empty(), "{errors:?}");
+        });
         assert!(!base.exists());
     }
 
