@@ -27,7 +27,9 @@ wait_for_munge() {
 }
 if [ "$LAN_HOST" -gt 0 ]; then
     wait_for_munge
-    "$SLURMD" -D -f "$SLURM_CONF" -N "node$LAN_HOST" -d "$SLURMSTEPD" > "log/$LAN_HOST" 2>&1 &
+    # Job steps outlive slurmd. They end with the PID namespace.
+    unshare --pid --fork --kill-child --mount-proc \
+        "$SLURMD" -D -f "$SLURM_CONF" -N "node$LAN_HOST" -d "$SLURMSTEPD" > "log/$LAN_HOST" 2>&1 &
     echo $! > "slurmd.$LAN_HOST.pid"
     wait $!
     exit 0
