@@ -28,6 +28,10 @@ pub(crate) struct ReceivedMessage {
     pub(crate) len: u32,
 }
 
+/// The most entries that the word of a received message can number.
+#[cfg(test)]
+pub(crate) const MAX_ENTRIES: usize = 1 << 20;
+
 /// The word of either structure: 20 bits for the slot or entry, 24 for the node, 20 for the length.
 struct PackedFields<I> {
     index: I,
@@ -215,6 +219,8 @@ mod tests {
         let received =
             ReceivedMessage { entry: EntryIndex(4095), from: MAX_NODE as u32 - 1, len: 1 };
         assert_eq!(ReceivedMessage::from_word(received.word()), received);
+        let last = ReceivedMessage { entry: EntryIndex(MAX_ENTRIES as u32 - 1), ..received };
+        assert_eq!(ReceivedMessage::from_word(last.word()), last);
     }
 
     #[test]

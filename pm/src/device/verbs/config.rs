@@ -8,6 +8,9 @@ use std::net::{IpAddr, Ipv4Addr};
 
 /// The longest message.
 pub(super) const MTU: usize = 16 << 10;
+/// The most nodes. With more nodes, the entries of the receive buffers would not fit in the word of
+/// a received message.
+pub(super) const MAX_NODES: usize = 1 << 15;
 /// InfiniBand numbers service levels with four bits.
 const MAX_LEVEL: u8 = 15;
 
@@ -97,6 +100,10 @@ impl VerbsOptions {
 
     pub(in crate::device) fn checked(mut self) -> Result<VerbsOptions, String> {
         self.network.check()?;
+        if self.network.nodes > MAX_NODES {
+            let nodes = self.network.nodes;
+            return Err(format!("-nodes {nodes}: the device verbs has at most {MAX_NODES} nodes"));
+        }
         self.adapter.check()?;
         if self.link.is_none() && !self.network.is_on_one_host() {
             return Err("-link is missing: it names the address of this host for its peers".into());
@@ -134,9 +141,11 @@ mod tests {
         assert_eq!(parsed.adapter, adapter);
         let multi_host = ["-nodes", "8", "-first", "2", "-local", "3", "-link", "10.0.0.1"];
         assert_eq!(open(&multi_host).unwrap().network.local, 2..5);
+        assert!(open(&["-nodes", "32768", "-local", "1", "-link", "10.0.0.1"]).is_ok());
         for bad in [
             &["-nodes"][..],
             &["-nodes", "0"],
+            &["-nodes", "32769", "-local", "1", "-link", "10.0.0.1"],
             &["-channels", "65"],
             &["-device", ""],
             &["-port", "0"],

@@ -112,7 +112,9 @@ pub(super) fn entry_count(nodes: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::config::MAX_NODES;
     use super::*;
+    use crate::device::net_common::endpoint_queues::MAX_ENTRIES;
 
     #[test]
     fn a_receiver_has_buffers_for_all_that_its_peers_may_send() {
@@ -120,5 +122,10 @@ mod tests {
             assert!((MIN_WINDOW..=MAX_WINDOW).contains(&window(nodes)), "{nodes}");
             assert!(entry_count(nodes) >= nodes * (window(nodes) + CONTROL_QUEUE_LEN));
         }
+    }
+
+    #[test]
+    fn the_entries_of_the_most_nodes_fit_a_word_and_those_of_more_nodes_do_not() {
+        assert!(entry_count(MAX_NODES) <= MAX_ENTRIES && entry_count(MAX_NODES + 1) > MAX_ENTRIES);
     }
 }
