@@ -323,18 +323,23 @@ mod tests {
     }
 
     /// Totals after this many seconds, of a process that is busy for `busy` of each second.
+    /// Processes with higher numbers send more messages.
     fn node(node: u32, seconds: u64, busy: f64) -> NodeMetrics {
+        let messages = u64::from(node + 1) * seconds;
         NodeMetrics {
             node,
             host: JobHostId(node / 2),
             sampled_at_ns: SECOND * (5 + seconds),
             observed_ns: SECOND * seconds,
             busy_ns: (SECOND as f64 * busy) as u64 * seconds,
-            sent: 1000 * seconds,
+            sent: 1000 * messages,
+            received: 500 * messages,
             sent_bytes: 8000 * seconds,
+            received_bytes: 3000 * seconds,
             memory_kib: 250,
             cpu_ns: SECOND * seconds,
             usr0: 51,
+            usr1: 204,
             ..NodeMetrics::default()
         }
     }
@@ -359,15 +364,43 @@ mod tests {
         let busy: Vec<f32> = view.processes().iter().map(|process| process.busy).collect();
         assert_eq!(busy, [0.0, 0.5, 1.0, 0.25]);
         let process = view.processes()[1];
-        assert_eq!((process.sent, process.sent_bytes, process.received), (1000.0, 8000.0, 0.0));
+        assert_eq!((process.sent, process.received), (2000.0, 1000.0));
+        assert_eq!((process.messages(), process.bytes()), (3000.0, 11_000.0));
         assert_eq!((process.processors, process.ran), (1.0, true));
         let shares = Metric::ALL.map(|kind| view.share(process, kind));
-        assert_eq!(shares, [0.5, 1.0, 0.25, 0.25, 0.2, 0.0]);
+        assert_eq!(shares, [0.5, 0.5, 0.25, 0.25, 0.2, 0.8]);
         let hosts = view.hosts();
         assert_eq!((hosts[0].name.as_str(), hosts[0].processes), ("h0", 2));
+        assert_eq!((hosts[0].messages, hosts[0].bytes), (4500.0, 22_000.0));
         let shares = Metric::ALL.map(|kind| view.host_share(&hosts[1], kind));
-        assert_eq!(shares, [0.625, 1.0, 0.5, 0.25, 0.2, 0.0]);
+        assert_eq!(shares, [0.625, 0.875, 0.5, 0.25, 0.2, 0.8]);
         assert_eq!(process.history.last(Metric::Load, 9).collect::<Vec<_>>(), [0.5, 0.5]);
+        assert_eq!(process.history.last(Metric::Comm, 9).collect::<Vec<_>>(), [0.0, 3000.0]);
+    }
+
+    #[test]
+    fn a_full_bar_of_comm_is_the_highest_rate_or_the_minimum() {
+        let mut view = two_seconds([0.5; 4]);
+        assert_eq!(view.comm_full_scale(), 6000.0);
+        let still = NodeMetrics { sampled_at_ns: SECOND * 9, ..node(3, 2, 0.5) };
+        view.apply_report(&Metrics { hosts: Vec::new(), nodes: vec![still] }, after(3));
+        assert_eq!(view.comm_full_scale(), 6000.0);
+        view.clear();
+        assert!(view.processes().is_empty() && view.hosts().is_empty());
+        assert_eq!(view.comm_full_scale(), MIN_FULL_SCALE_RATE);
+    }
+
+    #[test]
+    fn rates_are_per_second_whatever_the_period() {
+        let mut view = JobView::default();
+        for seconds in [1, 5] {
+            let nodes = vec![node(0, seconds, 0.5)];
+            view.apply_report(&Metrics { hosts: vec![host(0)], nodes }, after(seconds));
+        }
+        let process = view.processes()[0];
+        assert_eq!((process.sent, process.received), (1000.0, 500.0));
+        assert_eq!((process.sent_bytes, process.received_bytes), (8000.0, 3000.0));
+        assert_eq!((process.processors, process.busy), (1.0, 0.5));
     }
 
     #[test]
@@ -389,6 +422,26 @@ mod tests {
         assert_eq!(process.history.last(Metric::Load, 9).len(), 1);
     }
 
+    /// Totals of one process never decrease, and each sample has a later time.
+    #[test]
+    fn totals_that_decrease_belong_to_another_process() {
+        let next = node(1, 3, 0.5);
+        let foreign = [
+            NodeMetrics { sampled_at_ns: node(1, 2, 0.5).sampled_at_ns, ..next },
+            NodeMetrics { observed_ns: SECOND, ..next },
+            NodeMetrics { sent: 3999, ..next },
+            NodeMetrics { cpu_ns: SECOND, ..next },
+            NodeMetrics { host: JobHostId(1), ..next },
+        ];
+        for (totals, length) in foreign.map(|totals| (totals, 1)).into_iter().chain([(next, 3)]) {
+            let mut view = two_seconds([0.5; 4]);
+            view.apply_report(&Metrics { hosts: Vec::new(), nodes: vec![totals] }, after(3));
+            let number = (ElementIndex::default(), 1);
+            let history = &view.processes[&number].history;
+            assert_eq!(history.last(Metric::Load, 9).len(), length, "{totals:?}");
+        }
+    }
+
     #[test]
     fn stale_processes_and_hosts_are_dropped() {
         let mut view = two_seconds([1.0; 4]);
@@ -396,7 +449,9 @@ mod tests {
             &Metrics { hosts: vec![host(1)], nodes: vec![node(3, 3, 1.0)] },
             after(4),
         );
-        view.drop_stale(after(5), Duration::from_millis(100));
+        view.drop_stale(after(4) - Duration::from_nanos(1), Duration::from_millis(100));
+        assert_eq!((view.processes().len(), view.hosts().len()), (4, 2));
+        view.drop_stale(after(4), Duration::from_millis(100));
         assert_eq!((view.processes().len(), view.hosts().len()), (1, 1));
         view.drop_stale(after(9), after(10));
         assert_eq!(view.processes().len(), 1);

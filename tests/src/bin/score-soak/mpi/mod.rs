@@ -20,33 +20,43 @@ use programs::{PROGRAMS, RealProgram};
 use results::ResultLines;
 
 const USAGE: &str = "\
-usage: cargo xtask soak mpi [-quick] [-ranks N[,N...]] [NAME...]
+usage: cargo xtask soak mpi [-quick] [-ranks N[,N...]] [-places PLACE[,PLACE...]] [NAME...]
 
 Runs programs of MPI under the launcher of their MPI library and under scrun, and compares what they
 print. Installs what it needs. NAME is a program, or a program and a library (mpi4py:MPICH).
-  -ranks N,...  runs programs only with these numbers of ranks
-  -quick        two ranks, and no time slices
+  -ranks N,...       runs programs only with these numbers of ranks
+  -places PLACE,...  runs programs under scrun only in these places: one-host, several-hosts,
+                     time-slices
+  -quick             two ranks, and no time slices
 ";
 
 /// Which programs run, and how.
 struct Selection {
     names: Vec<String>,
     ranks: Option<Vec<u32>>,
-    is_quick: bool,
+    places: Vec<Place>,
 }
 
 impl Selection {
     fn parse(args: &[String]) -> Result<Self, String> {
-        let mut selection = Self { names: Vec::new(), ranks: None, is_quick: false };
+        let places = Place::OF_SCRUN.to_vec();
+        let mut selection = Self { names: Vec::new(), ranks: None, places };
         let mut words = args.iter();
         while let Some(word) = words.next() {
             match word.as_str() {
-                "-quick" => (selection.is_quick, selection.ranks) = (true, Some(vec![2])),
+                "-quick" => {
+                    selection.ranks = Some(vec![2]);
+                    selection.places.retain(|place| *place != Place::TimeSlices);
+                }
                 "-ranks" => {
                     let list = words.next().map(String::as_str).unwrap_or_default();
                     let ranks = list.split(',').map(str::parse).collect::<Result<_, _>>();
                     selection.ranks =
                         Some(ranks.map_err(|_| format!("-ranks {list:?}: not a list of numbers"))?);
+                }
+                "-places" => {
+                    let list = words.next().map(String::as_str).unwrap_or_default();
+                    selection.places = list.split(',').map(Place::parse).collect::<Result<_, _>>()?;
                 }
                 name => selection.names.push(Self::known_name(name)?),
             }
@@ -73,10 +83,6 @@ impl Selection {
 
     fn includes_ranks(&self, ranks: u32) -> bool {
         self.ranks.as_ref().is_none_or(|list| list.contains(&ranks))
-    }
-
-    fn includes_place(&self, place: Place) -> bool {
-        !(self.is_quick && place == Place::TimeSlices)
     }
 }
 
@@ -150,7 +156,7 @@ fn run_program(
             summary.differing.push(format!("{label}, own launcher"));
             continue;
         }
-        for place in Place::OF_SCRUN.into_iter().filter(|place| selection.includes_place(*place)) {
+        for place in selection.places.iter().copied() {
             if let Some(reason) = place.reason_to_skip(&launch) {
                 println!("{label}, {}: skipped, {reason}", place.name());
                 summary.skipped += 1;

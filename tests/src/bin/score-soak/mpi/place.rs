@@ -89,6 +89,15 @@ impl Place {
         }
     }
 
+    /// Parses a word of the option `-places`.
+    pub fn parse(word: &str) -> Result<Self, String> {
+        let has_name = |place: &Self| place.name().replace(' ', "-") == word;
+        Self::OF_SCRUN
+            .into_iter()
+            .find(has_name)
+            .ok_or_else(|| format!("-places {word:?}: not one-host, several-hosts or time-slices"))
+    }
+
     /// Why a program cannot run in this place, if it cannot.
     pub fn reason_to_skip(self, launch: &Launch) -> Option<String> {
         if matches!(self, Self::SeveralHosts | Self::TimeSlices) && !launch.program.spans_hosts {
