@@ -250,6 +250,45 @@ fn a_peer_that_does_not_read_fills_a_bounded_queue() {
     );
 }
 
+/// Returns a message of the greatest length.
+fn longest_message() -> JobRequest {
+    let message = JobRequest::Stdin(vec![0; MAX_BODY / 2]);
+    let overhead = frame::encode_datagram(&message).unwrap().len() - MAX_BODY / 2;
+    JobRequest::Stdin(vec![0; MAX_BODY - overhead])
+}
+
+#[test]
+fn messages_of_the_greatest_length_arrive_and_fill_the_queue_exactly() {
+    let longest = longest_message();
+    let (mut dialled, mut accepted) = pair(100);
+    dialled.send(&longest, secs(0)).unwrap();
+    transfer(&mut dialled, &mut accepted, usize::MAX, secs(0)).unwrap();
+    assert_eq!(accepted.next::<JobRequest>(), Ok(Some(longest)));
+    // Before the handshake, the queue holds messages without records around them.
+    let mut opening = Link::accept(&key(1), TIMEOUTS, secs(0));
+    for number in 1..=MAX_QUEUED / MAX_BODY {
+        opening.send(&longest_message(), secs(0)).unwrap();
+        assert_eq!(opening.queued(), number * MAX_BODY);
+    }
+    assert_eq!(opening.send(&JobRequest::StdinEof, secs(0)), Err(SendError::Full));
+}
+
+#[test]
+fn written_bytes_are_removed_when_they_are_many_and_not_for_each_write() {
+    let (mut dialled, _) = pair(100);
+    for _ in 0..2 {
+        dialled.send(&longest_message(), secs(0)).unwrap();
+    }
+    let all = dialled.outgoing().to_vec();
+    dialled.mark_written(MAX_BODY);
+    assert_eq!((dialled.out.len(), dialled.outgoing()), (all.len(), &all[MAX_BODY..]));
+    dialled.mark_written(1);
+    assert_eq!(
+        (dialled.out.len(), dialled.outgoing()),
+        (all.len() - MAX_BODY - 1, &all[MAX_BODY + 1..])
+    );
+}
+
 #[test]
 fn an_idle_link_is_kept_alive_by_a_few_bytes_and_no_more() {
     let (mut dialled, mut accepted) = pair(100);
@@ -361,13 +400,14 @@ fn a_heartbeat_factor_out_of_range_is_refused() {
 fn a_close_carries_its_reason() {
     let (mut dialled, mut accepted) = pair(100);
     dialled.send(&JobRequest::Signal(1), secs(0)).unwrap();
-    dialled.close(&"é".repeat(MAX_REASON_LEN));
+    // The limit is in the middle of a letter.
+    dialled.close(&format!("a{}", "é".repeat(MAX_REASON_LEN)));
     transfer(&mut dialled, &mut accepted, 100, secs(0)).unwrap();
     assert_eq!(accepted.next::<JobRequest>(), Ok(Some(JobRequest::Signal(1))));
     let Err(LinkError::PeerClosed(reason)) = accepted.next::<JobRequest>() else {
         panic!("it has not closed the link")
     };
-    assert_eq!(reason, "é".repeat(MAX_REASON_LEN / 2));
+    assert_eq!(reason, format!("a{}", "é".repeat(MAX_REASON_LEN / 2 - 1)));
     assert_eq!(dialled.send(&JobRequest::StdinEof, secs(0)), Err(SendError::Closed));
 }
 

@@ -56,7 +56,8 @@ impl Selection {
                 }
                 "-places" => {
                     let list = words.next().map(String::as_str).unwrap_or_default();
-                    selection.places = list.split(',').map(Place::parse).collect::<Result<_, _>>()?;
+                    selection.places =
+                        list.split(',').map(Place::parse).collect::<Result<_, _>>()?;
                 }
                 name => selection.names.push(Self::known_name(name)?),
             }
