@@ -120,4 +120,72 @@ mod tests {
         congested.on_persistent_congestion(1 << 40);
         assert_eq!(congested.window, MIN_CWND);
     }
+
+    #[test]
+    fn the_window_doubles_in_a_round_trip_until_queues_fill_and_then_grows_slowly() {
+        let mut congestion = Congestion::new(512);
+        congestion.on_acked(4, false);
+        assert_eq!(congestion.window, INITIAL_CWND, "the window was not the limit");
+        congestion.on_acked(4, true);
+        assert_eq!(congestion.window, 36);
+        congestion.on_queueing();
+        congestion.on_acked(35, true);
+        assert_eq!(congestion.window, 36);
+        congestion.on_acked(1, true);
+        assert_eq!(congestion.window, 37);
+        congestion.window = 250;
+        congestion.on_acked(249, true);
+        assert_eq!(congestion.window, 250);
+        congestion.on_acked(1, true);
+        assert_eq!(congestion.window, 253, "by one packet and 1 %");
+        congestion.window = 511;
+        congestion.on_acked(511, true);
+        assert_eq!(congestion.window, 512, "at most the maximum");
+        assert_eq!(Congestion::new(8).window, 8);
+    }
+
+    #[test]
+    fn a_few_losses_are_ignored_and_more_shrink_the_window_once_per_round_trip() {
+        let mut congestion = Congestion::new(512);
+        (1..MIN_LOSSES).for_each(|_| congestion.on_loss(1000, 100));
+        assert_eq!(congestion.window, INITIAL_CWND);
+        congestion.on_loss(1000, 100);
+        assert_eq!(congestion.window, 21, "seven tenths");
+        (0..2 * MIN_LOSSES).for_each(|_| congestion.on_loss(1099, 100));
+        assert_eq!(congestion.window, 21);
+        congestion.on_loss(1100, 100);
+        assert_eq!(congestion.window, 14);
+        (0..50).for_each(|round| {
+            (0..MIN_LOSSES).for_each(|_| congestion.on_loss(2000 + 100 * round, 100))
+        });
+        assert_eq!(congestion.window, MIN_CWND_AFTER_LOSS);
+    }
+
+    #[test]
+    fn one_loss_in_sixteen_packets_is_noise() {
+        for (acked, window) in [(90, INITIAL_CWND), (89, 21)] {
+            let mut congestion = Congestion::new(512);
+            congestion.on_acked(acked, false);
+            (0..6).for_each(|_| congestion.on_loss(1000, 100));
+            assert_eq!(congestion.window, window, "{acked} packets arrived, 6 were lost");
+        }
+    }
+
+    #[test]
+    fn old_losses_count_less_and_less() {
+        let mut congestion = Congestion::new(512);
+        (congestion.acked_count, congestion.lost_count) = (LOSS_SAMPLE_PACKETS - 11, 10);
+        congestion.on_acked(1, false);
+        assert_eq!((congestion.acked_count, congestion.lost_count), (LOSS_SAMPLE_PACKETS - 10, 10));
+        congestion.on_acked(1, false);
+        assert_eq!((congestion.acked_count, congestion.lost_count), (123, 5));
+    }
+
+    #[test]
+    fn persistent_congestion_starts_again_with_the_smallest_window() {
+        let mut congestion = Congestion::new(512);
+        congestion.window = 100;
+        congestion.on_persistent_congestion(1000);
+        assert_eq!((congestion.window, congestion.slow_start_threshold), (MIN_CWND, 50));
+    }
 }

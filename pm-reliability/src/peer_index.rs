@@ -28,3 +28,21 @@ impl PeerIndex {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_are_found_on_every_page_and_only_used_pages_have_memory() {
+        let nodes = 2 * ENTRIES_PER_PAGE as u32 + 1;
+        let mut index = PeerIndex::new(nodes);
+        for (node, peer) in [(0, 7), (1023, 8), (nodes - 1, 9), (nodes + 5000, 10)] {
+            index.set(node, peer);
+        }
+        let found = [0, 1, 1023, 1024, nodes - 1, nodes + 5000].map(|node| index.get(node));
+        assert_eq!(found, [Some(7), None, Some(8), None, Some(9), None]);
+        let pages: Vec<bool> = index.pages.iter().map(Option::is_some).collect();
+        assert_eq!(pages, [true, false, true]);
+    }
+}

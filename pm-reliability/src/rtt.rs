@@ -102,6 +102,43 @@ mod tests {
         assert_eq!(rtt.timeout(&config), config.timeout_range_ns.1);
     }
 
+    /// The formulas of RFC 6298, section 2. Times are multiples of the unit of timestamps.
+    #[test]
+    fn samples_are_smoothed_as_the_rfc_demands() {
+        let config = Config { timeout_range_ns: (1, u64::MAX), ..Config::new(0, 2, 0, 0) };
+        let mut rtt = Rtt::new();
+        let expected =
+            [(64_000, 64_000, 32_000), (96_000, 68_000, 32_000), (32_000, 63_500, 33_000)];
+        for (round_trip, smoothed_ns, variation_ns) in expected {
+            rtt.sample(timestamp(6_400_000), 6_400_000 + round_trip);
+            assert_eq!((rtt.smoothed_ns, rtt.variation_ns), (smoothed_ns, variation_ns));
+        }
+        assert_eq!(rtt.min_ns, 32_000);
+        assert_eq!(rtt.timeout(&config), 63_500 + 4 * 33_000);
+        rtt.back_off();
+        assert_eq!(rtt.timeout(&config), 2 * (63_500 + 4 * 33_000));
+        (0..40).for_each(|_| rtt.back_off());
+        assert_eq!(rtt.timeout(&config), (63_500 + 4 * 33_000) << MAX_BACKOFF);
+        // Without variation, the time-out is one unit of a timestamp longer than the round trip.
+        let steady = Rtt { smoothed_ns: 64_000, variation_ns: 0, ..Rtt::new() };
+        assert_eq!(steady.timeout(&config), 64_064);
+    }
+
+    #[test]
+    fn packets_are_late_after_a_round_trip_and_its_variation_or_the_minimum() {
+        let rtt = Rtt { smoothed_ns: 160_000, variation_ns: 10_000, ..Rtt::new() };
+        assert_eq!(rtt.reorder_margin_ns(), 200_000);
+        let slow = Rtt { variation_ns: 10_001, ..rtt };
+        assert_eq!(slow.reorder_margin_ns(), 200_004);
+    }
+
+    #[test]
+    fn packets_are_in_queues_if_round_trips_are_much_longer_than_the_shortest() {
+        let rtt = Rtt { smoothed_ns: 9_000_000, min_ns: 2_000_000, ..Rtt::new() };
+        assert!(!rtt.is_queueing());
+        assert!(Rtt { smoothed_ns: 9_000_001, ..rtt }.is_queueing());
+    }
+
     #[test]
     fn a_timestamp_can_wrap_and_a_stale_timestamp_is_no_sample() {
         let mut rtt = Rtt::new();
@@ -110,5 +147,11 @@ mod tests {
         assert_eq!(rtt.smoothed_ns, 6400);
         rtt.sample(timestamp(sent), sent + MAX_RTT_NS + 1_000_000);
         assert_eq!(rtt.smoothed_ns, 6400);
+        let mut slowest = Rtt::new();
+        slowest.sample(timestamp(sent), sent + MAX_RTT_NS);
+        assert_eq!((slowest.smoothed_ns, slowest.min_ns), (MAX_RTT_NS, MAX_RTT_NS));
+        let mut instant = Rtt::new();
+        instant.sample(timestamp(sent), sent);
+        assert_eq!(instant.smoothed_ns, 1, "0 would mean that there is no sample");
     }
 }

@@ -73,3 +73,44 @@ impl Timers {
         self.heap.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_earliest_timer_comes_first_with_its_peer() {
+        let mut timers = Timers::default();
+        assert!(!timers.is_due(u64::MAX));
+        let entries =
+            [(30, 5, Timer::Probe), (10, u32::MAX, Timer::Retransmit), (20, 0, Timer::Acknowledge)];
+        entries
+            .into_iter()
+            .for_each(|(deadline, index, timer)| timers.push(deadline, index, timer));
+        assert_eq!(timers.len(), 3);
+        assert!(timers.is_due(10) && !timers.is_due(9));
+        for expected in [entries[1], entries[2], entries[0]] {
+            assert_eq!(timers.pop(), Some(expected));
+        }
+        assert_eq!((timers.pop(), timers.len()), (None, 0));
+    }
+
+    #[test]
+    fn an_entry_whose_deadline_has_moved_is_inserted_again_or_removed() {
+        let mut timers = Timers::default();
+        for (deadline, index) in [(10, 1), (20, 2), (30, 3)] {
+            timers.push(deadline, index, Timer::Acknowledge);
+        }
+        // The timer of peer 1 has moved to 25, and that of peer 2 is not set.
+        let deadline_of = |index, _, armed| match (index, armed) {
+            (1, _) => 25,
+            (2, _) => NO_DEADLINE,
+            _ => armed,
+        };
+        assert_eq!(timers.next(deadline_of), Some(25));
+        assert_eq!(timers.len(), 2);
+        assert_eq!(timers.pop(), Some((25, 1, Timer::Acknowledge)));
+        assert_eq!(timers.next(|_, _, _| NO_DEADLINE), None);
+        assert_eq!(timers.len(), 0);
+    }
+}
