@@ -250,11 +250,24 @@ fn a_peer_that_does_not_read_fills_a_bounded_queue() {
     );
 }
 
-/// Returns a message of the greatest length.
+/// Returns a message whose encoding has this length.
+fn message_of(len: usize) -> JobRequest {
+    let message = JobRequest::Stdin(vec![0; len]);
+    let overhead = frame::encode_datagram(&message).map_or(4, |body| body.len() - len);
+    JobRequest::Stdin(vec![0; len - overhead])
+}
+
 fn longest_message() -> JobRequest {
-    let message = JobRequest::Stdin(vec![0; MAX_BODY / 2]);
-    let overhead = frame::encode_datagram(&message).unwrap().len() - MAX_BODY / 2;
-    JobRequest::Stdin(vec![0; MAX_BODY - overhead])
+    message_of(MAX_BODY)
+}
+
+#[test]
+fn a_message_is_divided_only_if_it_does_not_fit_into_a_record() {
+    for (len, records) in [(record::MAX_CONTENT_LEN, 1), (record::MAX_CONTENT_LEN + 1, 2)] {
+        let (mut dialled, _) = pair(100);
+        dialled.send(&message_of(len), secs(0)).unwrap();
+        assert_eq!(dialled.outgoing().len(), len + records * record::EMPTY_RECORD_LEN);
+    }
 }
 
 #[test]
@@ -347,6 +360,26 @@ fn a_side_that_was_stopped_does_not_drop_its_peer() {
 }
 
 #[test]
+fn a_side_was_stopped_if_it_was_inactive_for_more_than_two_thirds_of_the_limit() {
+    let is_dead = Err(LinkError::IdleTimeout(TIMEOUTS.silence_timeout));
+    for (now, expected) in [(secs(9), is_dead), (secs(9) + MonotonicTime::from_millis(1), Ok(()))] {
+        let (mut dialled, _) = pair(100);
+        dialled.tick(secs(3)).unwrap();
+        assert_eq!(dialled.tick(now), expected);
+    }
+}
+
+#[test]
+fn the_end_of_the_stream_has_the_reason_that_is_known() {
+    let mut accepted = Link::accept(&key(1), TIMEOUTS, secs(0));
+    assert_eq!(accepted.on_eof(), LinkError::Closed, "anybody may connect and disconnect");
+    let mut refused = Link::accept(&key(1), TIMEOUTS, secs(0));
+    let mut other = Link::dial(&key(2), TIMEOUTS, secs(0)).unwrap();
+    assert_eq!(transfer(&mut other, &mut refused, 9, secs(0)), Err(LinkError::WrongKey));
+    assert_eq!(refused.on_eof(), LinkError::WrongKey);
+}
+
+#[test]
 fn a_heartbeat_is_sent_after_a_quarter_when_awake_and_wakes_after_a_third() {
     let (mut dialled, _) = pair(100);
     assert_eq!(dialled.deadline(), secs(3));
@@ -370,6 +403,22 @@ fn a_slow_heartbeat_is_announced_and_extends_the_peers_timeout() {
         transfer(&mut accepted, &mut dialled, 100, secs(second)).unwrap();
     }
     assert_eq!(accepted.tick(secs(45)), Err(LinkError::IdleTimeout(TIMEOUTS.silence_timeout * 5)));
+
+    // Each heartbeat repeats the announcement.
+    let (mut dialled, mut accepted) = pair(100);
+    dialled.set_slow_heartbeat(true, secs(0)).unwrap();
+    for second in 1..=12 {
+        transfer(&mut dialled, &mut accepted, 100, secs(second)).unwrap();
+        assert_eq!(accepted.next::<JobRequest>(), Ok(None));
+        accepted.tick(secs(second)).unwrap();
+        transfer(&mut accepted, &mut dialled, 100, secs(second)).unwrap();
+        dialled.tick(secs(second)).unwrap();
+    }
+    assert_eq!(dialled.outgoing().len(), record::EMPTY_RECORD_LEN + 1);
+    transfer(&mut dialled, &mut accepted, 100, secs(12)).unwrap();
+    assert_eq!(accepted.next::<JobRequest>(), Ok(None));
+    (13..57).for_each(|second| accepted.tick(secs(second)).unwrap());
+    assert!(accepted.tick(secs(57)).is_err());
 
     let (mut dialled, mut accepted) = pair(100);
     for is_slow in [true, true, false] {
