@@ -70,7 +70,7 @@ pub fn evaluate(expression: &str, context: &Context<'_>) -> Result<Vec<Host>, Ex
         let error = |what: String| ExpressionError { offset, message: what };
         match operator {
             ':' | '@' => {
-                let index = cut_index(operator, word, &set).map_err(error)?;
+                let index = cut_index(word, &set).map_err(error)?;
                 if operator == ':' {
                     set.truncate(index);
                 } else {
@@ -142,15 +142,14 @@ fn append_missing(set: &mut Vec<Host>, more: Vec<Host>) {
 }
 
 /// The number of hosts in front of the position at which `:` or `@` splits the set.
-fn cut_index(operator: char, word: &str, set: &[Host]) -> Result<usize, String> {
+fn cut_index(word: &str, set: &[Host]) -> Result<usize, String> {
     let host_count = set.len();
     let plural = if host_count == 1 { "" } else { "s" };
     if word.bytes().all(|byte| byte.is_ascii_digit()) {
         let count = word.trim_start_matches('0');
         let number = if count.is_empty() { Ok(0) } else { count.parse::<usize>() };
-        return match (number, operator) {
-            (Ok(0), ':') => Err(format!("'{operator}{}' leaves no host", printable(word))),
-            (Ok(number), _) if number <= host_count => Ok(number),
+        return match number {
+            Ok(number) if number <= host_count => Ok(number),
             _ => Err(format!(
                 "{} hosts are requested, {host_count} host{plural} are in the set",
                 printable(word)
@@ -306,6 +305,8 @@ mod tests {
             Some("./odd") => Ok(b"comp1\ncomp9\n".to_vec()),
             Some("./words") => Ok(b"comp1 comp2\n".to_vec()),
             Some("./none") => Ok(b"/* nothing */\n".to_vec()),
+            Some("./most") => Ok(b"n[0-65535]\n".to_vec()),
+            Some("./more") => Ok(b"n[0-65535]\nm\n".to_vec()),
             _ => Err(std::io::ErrorKind::NotFound.into()),
         }
     }
@@ -404,6 +405,9 @@ mod tests {
         assert!(set.message.contains("one host per line"), "{set}");
         let set = evaluate("./odd", &context).unwrap();
         assert_eq!((set[1].name.as_str(), set[1].processors), ("comp9", None));
+        assert_eq!(evaluate("./most", &context).map(|set| set.len()), Ok(MAX_HOSTS));
+        let too_many = evaluate("./more", &context).unwrap_err();
+        assert!(too_many.message.contains("./more:2: m: more than 65536 hosts"), "{too_many}");
         let unknown = evaluate("pcc", &context).unwrap_err();
         assert!(unknown.message.contains("no scorehosts.db defines it"), "{unknown}");
     }

@@ -82,6 +82,7 @@ mod tests {
         assert_eq!(joined("comp[0-3]"), "comp0 comp1 comp2 comp3");
         assert_eq!(joined("c[8-10,3].x.org"), "c8.x.org c9.x.org c10.x.org c3.x.org");
         assert_eq!(joined("n[08-11]"), "n08 n09 n10 n11");
+        assert_eq!(joined("n[65535-65537]"), "n65535 n65536 n65537");
         assert_eq!(joined("r[1-2]n[0-1]"), "r1n0 r1n1 r2n0 r2n1");
         assert_eq!(expand("n[0-65535]").unwrap().len(), MAX_HOSTS);
     }
@@ -96,6 +97,7 @@ mod tests {
             ("c[a-b]", "'a-b' is neither a number"),
             ("c[3-1]", "runs backwards"),
             ("c[-1]", "'-1' is neither a number"),
+            ("c[+1]", "'+1' is neither a number"),
             ("c[[1]]", "'[1' is neither a number"),
             ("c[0-65536]", "more than 65536"),
             ("c[0-999][0-999]", "more than 65536"),

@@ -47,13 +47,9 @@ impl Macro {
         if parameters.is_some() && parts.iter().any(|part| part.contains('#')) {
             return Err("# is not supported here (## joins words)".into());
         }
-        let last = parts.len() - 1;
-        let trimmed = parts.iter().enumerate().map(|(index, part)| {
-            let part = if index > 0 { part.trim_start() } else { part };
-            if index < last { part.trim_end() } else { part }
-        });
-        let text = trimmed.collect::<Vec<_>>().join(&PASTE_MARKER.to_string());
-        Ok((name.to_owned(), Self { parameters, text: text.trim().to_owned() }))
+        let trimmed: Vec<&str> = parts.into_iter().map(str::trim).collect();
+        let text = trimmed.join(&PASTE_MARKER.to_string());
+        Ok((name.to_owned(), Self { parameters, text }))
     }
 
     /// The replacement text of the macro.
@@ -298,6 +294,7 @@ mod tests {
         assert_eq!(expand(&["A B", "B A", "E"], "A E x").unwrap(), "A x");
         assert_eq!(expand(&["A 1"], "AA 0A 1.A A-A x.A").unwrap(), "AA 0A 1.A 1-1 x.1");
         assert_eq!(expand(&["N 4"], "cores=N,N").unwrap(), "cores=4,4");
+        assert_eq!(expand(&["N 4", "N 4"], "N").unwrap(), "4", "the same definition twice");
     }
 
     #[test]
