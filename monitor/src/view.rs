@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_per_second_whatever_the_period() {
+    fn rates_are_per_second_in_periods_of_any_length() {
         let mut view = JobView::default();
         for seconds in [1, 5] {
             let nodes = vec![node(0, seconds, 0.5)];
