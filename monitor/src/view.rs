@@ -436,8 +436,8 @@ mod tests {
         for (totals, length) in foreign.map(|totals| (totals, 1)).into_iter().chain([(next, 3)]) {
             let mut view = two_seconds([0.5; 4]);
             view.apply_report(&Metrics { hosts: Vec::new(), nodes: vec![totals] }, after(3));
-            let number = (ElementIndex::default(), 1);
-            let history = &view.processes[&number].history;
+            let id = (ElementIndex::FIRST, 1);
+            let history = &view.processes[&id].history;
             assert_eq!(history.last(Metric::Load, 9).len(), length, "{totals:?}");
         }
     }
