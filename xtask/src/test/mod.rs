@@ -26,8 +26,8 @@ struct Phase {
     beside: &'static [Step],
 }
 
-/// The phases, which run one after the other. The scenarios and the tests of the packages run
-/// alone, because some of them check timing and fail while a build runs.
+/// The phases, which run one after the other. No build runs beside the scenarios and the tests of
+/// packages, because some of them check timing and fail while a build runs.
 const PHASES: &[Phase] = &[
     Phase {
         steps: &[("release build of everything", release_build)],
@@ -39,18 +39,24 @@ const PHASES: &[Phase] = &[
     Phase {
         steps: &[
             ("whole-system scenarios", scenarios),
-            ("tests of every package, C programs and corpora", tests),
+            ("build of the tests of every package", build_package_tests),
         ],
         beside: &[],
     },
     Phase {
-        // The emulated processors leave one real processor to the background steps.
+        // These tests often wait for daemons and debuggers. The unit tests mostly compute.
+        steps: &[("tests of every package, C programs and corpora", integration_tests)],
+        beside: &[("unit tests and examples of every package", unit_tests)],
+    },
+    Phase {
+        // The emulated processors leave one real processor to the background step.
         steps: &[("virtual machine with an RDMA device", vm_tests::run)],
-        beside: &[("clippy", clippy), ("build of the sanitized tests", sanitizers::build)],
+        beside: &[("build of the sanitized tests", sanitizers::build)],
     },
     Phase {
         steps: &[("sanitizers on the unsafe parts", sanitizers::run), ("soak, a short one", soak)],
-        beside: &[],
+        // In the phase before, clippy would lock the directory of the tests that the machine runs.
+        beside: &[("clippy", clippy)],
     },
 ];
 
@@ -182,20 +188,34 @@ fn scenarios(summary: &mut TestSummary) -> Result<(), String> {
     summary.run_and_count(&mut command)
 }
 
-/// The arguments for cargo that test every package except the package of the scenarios.
-const PACKAGE_TESTS: &[&str] =
-    &["test", "--workspace", "--exclude", SCENARIOS_PACKAGE, "--no-fail-fast"];
 const SCENARIOS_PACKAGE: &str = "score-tests";
 
-fn tests(summary: &mut TestSummary) -> Result<(), String> {
-    let release = run::target_dir()?.join("release");
-    let harness = vm_tests::build_unit_tests(SCENARIOS_PACKAGE).and_then(|program| {
-        let mut command = Command::new(program);
-        command.current_dir(run::source_root().join("tests"));
-        summary.run_and_count(command.env("HARNESS_BIN_DIR", &release))
-    });
-    let mut command = run::cargo(PACKAGE_TESTS);
-    summary.run_and_count(command.env("HARNESS_BIN_DIR", &release)).and(harness)
+/// A command that tests every package except the package of the scenarios. Options that select
+/// targets do not change the features of the packages, so all these commands share one build.
+fn package_tests(options: &[&str]) -> Result<Command, String> {
+    let mut command = run::cargo(&["test", "--workspace", "--exclude", SCENARIOS_PACKAGE]);
+    command.arg("--no-fail-fast").args(options);
+    command.env("HARNESS_BIN_DIR", run::target_dir()?.join("release"));
+    Ok(command)
+}
+
+fn build_package_tests(summary: &mut TestSummary) -> Result<(), String> {
+    vm_tests::build_unit_tests(SCENARIOS_PACKAGE)?;
+    summary.run(&mut package_tests(&["--no-run"])?)
+}
+
+fn integration_tests(summary: &mut TestSummary) -> Result<(), String> {
+    summary.run_and_count(&mut package_tests(&["--test", "*"])?)
+}
+
+fn unit_tests(summary: &mut TestSummary) -> Result<(), String> {
+    let mut harness = Command::new(vm_tests::build_unit_tests(SCENARIOS_PACKAGE)?);
+    harness.current_dir(run::source_root().join("tests"));
+    harness.env("HARNESS_BIN_DIR", run::target_dir()?.join("release"));
+    let harness = summary.run_and_count(&mut harness);
+    let units = summary.run_and_count(&mut package_tests(&["--lib", "--bins"])?);
+    let examples = summary.run_and_count(&mut package_tests(&["--doc"])?);
+    harness.and(units).and(examples)
 }
 
 fn loom(summary: &mut TestSummary) -> Result<(), String> {
