@@ -549,3 +549,15 @@ fn a_python_program_that_uses_mpi4py_is_recognised() {
     let lines = ["0 6", "0 of 2", "1 6", "1 of 2", "2 6", "2 of 2", "3 6", "3 of 2"];
     assert_eq!(outcome.sorted_lines(), lines);
 }
+
+#[test]
+fn operations_of_other_ranks_do_not_overtake_an_earlier_operation_on_the_own_memory() {
+    let Some(mpich) = mpich("mpich_programs") else { return };
+    let env = TestEnv::new();
+    let program = compile_program(&env, &mpich, "mpi_own_accumulate");
+    // Without the order that libpm-fi keeps (`own_messages.rs`), half of the runs print 1.
+    for _ in 0..10 {
+        let outcome = env.sh(&format!("scrun -nodes=3 {}", program.display())).run();
+        assert_eq!(outcome.expect_code(0).text(), "the value is 2\n");
+    }
+}

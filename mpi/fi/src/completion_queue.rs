@@ -116,6 +116,13 @@ unsafe extern "C" fn control(
     }
 }
 
+/// Whether the completion is of a message without a tag that has arrived.
+#[inline(always)]
+fn is_untagged_arrival(completion: &Completion) -> bool {
+    let kinds = [CompletionKind::Received, CompletionKind::Released];
+    completion.channel == Channel::Untagged && kinds.contains(&completion.kind)
+}
+
 /// The flags of an entry.
 #[inline(always)]
 fn flags(completion: &Completion) -> u64 {
@@ -149,24 +156,27 @@ impl CompletionQueue {
         let core = &mut *self.core.access();
         let mut stored = 0;
         let mut has_progressed = false;
+        let must_wait = core.own_messages.start_read();
         if count == 0 {
             // A read of no entries also makes progress (fi_cq(3)).
             core.progress();
         }
         while stored < count {
-            let (mut source, mut endpoint) = (0, 0);
+            let (mut source, mut endpoint, mut waits) = (0, 0, false);
             let is_stored = core.take_completion(self.number, |completion, of_endpoint| {
+                waits = must_wait && is_untagged_arrival(completion);
                 // fi_cq_readerr(3) reads failures.
-                let has_succeeded = completion.failure.is_none();
-                if has_succeeded {
+                let is_read = !waits && completion.failure.is_none();
+                if is_read {
                     (source, endpoint) = (completion.source, of_endpoint);
                     // SAFETY: the caller promises that there is room.
                     unsafe { self.store_entry(entries, stored, completion) };
                 }
-                has_succeeded
+                is_read
             });
             match is_stored {
                 Some(true) => {}
+                Some(false) if waits => break,
                 Some(false) if stored == 0 => return failed_call(FI_EAVAIL),
                 None if stored == 0 && !has_progressed => {
                     core.progress();

@@ -17,6 +17,7 @@ use crate::addresses::Addresses;
 use crate::earlier_looks::EarlierLooks;
 use crate::endpoint_network::{EndpointNetwork, SharedNetwork};
 use crate::idle_mark::PollingCall;
+use crate::own_messages::OwnMessages;
 use crate::pm_network;
 use crate::properties::MAX_ENDPOINTS;
 use crate::serialized::Serialized;
@@ -84,6 +85,8 @@ pub(crate) struct CoreState {
     pub(crate) counters: Vec<Option<CounterState>>,
     /// The address vectors, by number. None: the address vector is closed.
     pub(crate) vectors: Vec<Option<Addresses>>,
+    /// Whether MPICH may have messages to this process that no read has seen.
+    pub(crate) own_messages: OwnMessages,
     polling_call: PollingCall,
     /// Whether the last progress has received a message. If not, PM had no message.
     pub(crate) has_received: bool,
@@ -111,6 +114,7 @@ impl CoreState {
             queues: Vec::new(),
             counters: Vec::new(),
             vectors: Vec::new(),
+            own_messages: OwnMessages::of_process(),
             polling_call: PollingCall::default(),
             has_received: false,
         };

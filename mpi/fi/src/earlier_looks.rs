@@ -12,10 +12,10 @@ use std::collections::VecDeque;
 
 use score_p2p::Selector;
 
+use crate::job;
+
 /// The most peeks that are remembered. A program peeks for one message, or for few alternately.
 const MAX_LOOKS: usize = 1000;
-/// An environment variable of processes of MPICH, which start by PMI.
-const MPICH_ENV: &str = "PMI_FD";
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(crate) enum EarlierLooks {
 impl EarlierLooks {
     /// The mode that the MPI library of this process needs.
     pub(crate) fn of_process() -> Self {
-        match std::env::var_os(MPICH_ENV).is_some() {
+        match job::is_of_mpich() {
             true => Self::Remembered(VecDeque::new()),
             false => Self::Ignored,
         }

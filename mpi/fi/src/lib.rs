@@ -19,6 +19,7 @@
 //! | `memory_region.rs`, `remote_memory.rs` | remote memory: fi_mr(3), fi_rma(3) |
 //! | `atomics.rs` | atomic operations on remote memory: fi_atomic(3) |
 //! | `earlier_looks.rs` | why the first peek finds no message |
+//! | `own_messages.rs` | why some messages wait for the next read of a completion queue |
 //! | `kernel_symbols.rs` | hides /proc/kallsyms from libfabric during its start |
 //! | `idle_mark.rs` | idle flags of threads that wait |
 //! | `deadlock_signal.rs` | the signal of a deadlock, which requests a debugger |
@@ -62,6 +63,7 @@ mod library;
 mod memory_region;
 mod messages;
 mod op_table;
+mod own_messages;
 mod pm_h;
 mod pm_network;
 mod properties;

@@ -221,6 +221,9 @@ impl Endpoint {
     ) -> Option<isize> {
         let core = &mut *self.core.access();
         let node = core.node_at(self.number, address)?;
+        if envelope.tag.is_none() {
+            core.own_messages.note_send();
+        }
         let engine = &mut core.endpoints[self.number].engine;
         engine.send_eager(node, envelope, &buffer, request).map(send_result)
     }
@@ -248,6 +251,9 @@ impl Endpoint {
             };
             if core.is_fenced(self.number, node, flags) {
                 return failed_call(libc::EAGAIN);
+            }
+            if envelope.tag.is_none() {
+                core.own_messages.note_send();
             }
             let send = SendOperation { node, envelope, buffer, retention, request, completes };
             send_result(core.endpoints[self.number].engine.send(&send))
