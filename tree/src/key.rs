@@ -116,7 +116,7 @@ impl Key {
         if metadata.mode() & 0o077 != 0 {
             return Err(FileError::Mode(path.to_owned(), metadata.mode() & 0o777));
         }
-        if metadata.uid() != 0 && metadata.uid() != caller {
+        if ![0, caller].contains(&metadata.uid()) {
             return Err(FileError::Owner(path.to_owned(), metadata.uid(), caller));
         }
         let mut bytes = Vec::new();
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(format!("{text}0").parse::<Key>(), Err(TextError::Length(TEXT_LEN + 1)));
         assert_eq!("hello".parse::<Key>(), Err(TextError::Prefix));
         let foreign = text.replace("scorekey1-0007", "scorekey1-00é");
-        assert!(matches!(foreign.parse::<Key>(), Err(TextError::Digit(_))));
+        assert_eq!(foreign.parse::<Key>(), Err(TextError::Digit(PREFIX.len() + 3)));
     }
 
     #[test]
@@ -316,5 +316,17 @@ mod tests {
             fs::set_permissions(directory.file(), fs::Permissions::from_mode(0o600)).unwrap();
             assert!(matches!(Key::load(&directory.file()), Err(FileError::Text(..))));
         }
+    }
+
+    #[test]
+    fn only_the_beginning_of_a_long_file_is_read() {
+        let directory = TempDir::new("beginning");
+        make(&directory.file()).unwrap();
+        fs::write(directory.file(), format!("{PREFIX}{}", "0".repeat(100 * TEXT_LEN))).unwrap();
+        let Err(FileError::Text(_, TextError::Length(read_len))) = Key::load(&directory.file())
+        else {
+            panic!("the length is not the reason")
+        };
+        assert!(read_len < 2 * TEXT_LEN, "{read_len}");
     }
 }

@@ -146,10 +146,7 @@ impl Link {
             return Err(error.clone());
         }
         self.last_received_at = now;
-        if self.consumed > 0 {
-            self.received.drain(..self.consumed);
-            self.consumed = 0;
-        }
+        self.received.drain(..std::mem::take(&mut self.consumed));
         self.received.extend_from_slice(bytes);
         Ok(())
     }

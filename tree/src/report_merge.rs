@@ -148,11 +148,11 @@ fn merge_element(ours: &mut ElementReport, theirs: &ElementReport) -> bool {
                 entries: other_entries,
             },
         ) if fence == other_fence
+            && nodes.union_fits(other_nodes)
             && entries.len() + other_entries.len() <= MAX_MERGED_FENCE_BYTES =>
         {
             entries.extend_from_slice(other_entries);
-            nodes.union(other_nodes);
-            return true;
+            (nodes, other_nodes)
         }
         (ElementReport::InBarrier { nodes }, ElementReport::InBarrier { nodes: other_nodes })
         | (ElementReport::Skipped { nodes }, ElementReport::Skipped { nodes: other_nodes }) => {
@@ -256,86 +256,4 @@ impl report_queue::Mergeable for ShepherdReport {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::report_queue::CoalescingQueue;
-    use score_proto::job_control::{Status, SubsetFence};
-    use score_proto::message::NodeUsage;
-
-    const FIRST: ElementIndex = ElementIndex::FIRST;
-
-    fn ended(node: u32, code: u8) -> Report {
-        ElementReport::Ended { nodes: NodeSet::one(node), status: Status::Exited(code) }.of(FIRST)
-    }
-
-    fn in_barrier(node: u32) -> Report {
-        ElementReport::InBarrier { nodes: NodeSet::one(node) }.of(FIRST)
-    }
-
-    fn merged(reports: &[Report]) -> Vec<Report> {
-        let mut queue = CoalescingQueue::new(100);
-        for report in reports {
-            queue.push(report.clone()).unwrap();
-        }
-        std::iter::from_fn(|| queue.pop()).collect()
-    }
-
-    #[test]
-    fn equal_reports_of_many_nodes_become_one() {
-        let all =
-            ElementReport::Ended { nodes: (0..3).into(), status: Status::Exited(0) }.of(FIRST);
-        assert_eq!(merged(&[ended(0, 0), ended(2, 0), ended(1, 0)]), [all]);
-        assert_eq!(merged(&[ended(0, 0), ended(1, 1), ended(2, 0)]).len(), 2);
-    }
-
-    #[test]
-    fn no_report_overtakes_a_report_about_the_same_node_or_the_whole_element() {
-        let two =
-            ElementReport::Ended { nodes: (0..2).into(), status: Status::Exited(0) }.of(FIRST);
-        assert_eq!(merged(&[in_barrier(1), ended(0, 0), ended(1, 0)]), [in_barrier(1), two]);
-        let order = [ended(0, 0), in_barrier(1), ended(1, 0)];
-        assert_eq!(merged(&order), order);
-        let exit = ElementReport::Exit { code: 1 }.of(FIRST);
-        let order = [ended(0, 0), exit, ended(1, 0)];
-        assert_eq!(merged(&order), order);
-    }
-
-    #[test]
-    fn only_reports_of_the_same_fence_of_some_nodes_are_merged() {
-        let in_fence = |tag, node: u32| {
-            let members = [0, 2, 4].into_iter().collect();
-            let (nodes, entries) = (NodeSet::one(node), vec![node as u8]);
-            let fence = SubsetFence { members, tag };
-            ElementReport::InSubsetFence { fence, nodes, entries }.of(FIRST)
-        };
-        let merged = merged(&[in_fence(1, 0), in_fence(2, 4), in_fence(1, 2)]);
-        let Report::Element { report: ElementReport::InSubsetFence { nodes, entries, .. }, .. } =
-            &merged[0]
-        else {
-            panic!("{merged:?}");
-        };
-        assert_eq!((nodes.to_string().as_str(), &entries[..]), ("0, 2", &[0, 2][..]));
-        assert_eq!(merged[1..], [in_fence(2, 4)]);
-    }
-
-    #[test]
-    fn usage_reports_are_merged_and_do_not_prevent_merges_of_other_reports() {
-        let usage = |node| NodeUsage {
-            stage: 0,
-            element: FIRST,
-            node,
-            user_ns: 1,
-            system_ns: 2,
-            max_rss_kib: 3,
-            code: 0,
-            ..NodeUsage::default()
-        };
-        let reports = [
-            Report::Job(JobReport::Usage(vec![usage(0)])),
-            ended(0, 0),
-            Report::Job(JobReport::Usage(vec![usage(1)])),
-            ended(1, 0),
-        ];
-        assert_eq!(merged(&reports).len(), 2);
-    }
-}
+mod tests;
