@@ -63,3 +63,31 @@ fn check_datagram<M: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>
         assert_eq!(frame::decode_datagram::<M>(&encoded), Ok(message));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::{Deserialize, Serializer};
+
+    /// A message that is encoded as another message.
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct UnstableMessage(u8);
+
+    impl Serialize for UnstableMessage {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.serialize_u8(self.0 + 1)
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "left == right")]
+    fn a_message_of_a_stream_that_is_encoded_as_another_message_is_found() {
+        check_stream::<UnstableMessage>(&[1, 0, 0, 0, 7]);
+    }
+
+    #[test]
+    #[should_panic(expected = "left == right")]
+    fn a_datagram_that_is_encoded_as_another_datagram_is_found() {
+        check_datagram::<UnstableMessage>(&[7]);
+    }
+}

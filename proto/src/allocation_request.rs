@@ -127,4 +127,72 @@ mod tests {
         }
         assert_eq!(AllocationRequest::FewestHosts(MAX_NODES).invalid_reason(), None);
     }
+
+    #[test]
+    fn a_possible_allocation_request_has_no_reason_against_it() {
+        for request in [
+            AllocationRequest::HostsByProcs { hosts: 1, procs: MAX_NODES },
+            AllocationRequest::AllFreeSlots { min_nodes: 2, max_nodes: 2 },
+            AllocationRequest::AllFreeSlots { min_nodes: 0, max_nodes: 1 },
+            AllocationRequest::Exclusive { hosts: 1, min_nodes: 2, max_nodes: 2 },
+            AllocationRequest::EveryHost { procs: 1, min_nodes: 1, max_nodes: u32::MAX },
+        ] {
+            assert_eq!(request.invalid_reason(), None, "{request:?}");
+        }
+    }
+
+    #[test]
+    fn the_reason_contains_the_numbers_of_the_request() {
+        for (request, reason) in [
+            (AllocationRequest::FewestHosts(0), "a job needs at least one node"),
+            (
+                AllocationRequest::Exclusive { hosts: 1, min_nodes: 0, max_nodes: 0 },
+                "a job needs at least one node",
+            ),
+            (
+                AllocationRequest::EveryHost { procs: 1, min_nodes: 3, max_nodes: 2 },
+                "at least 3 and at most 2 nodes requested",
+            ),
+            (
+                AllocationRequest::FewestHosts(MAX_NODES + 1),
+                "1048577 nodes requested; the limit is 1048576",
+            ),
+        ] {
+            assert_eq!(request.invalid_reason().as_deref(), Some(reason), "{request:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_has_its_smallest_number_of_slots_and_a_text() {
+        for (request, min_slots, text) in [
+            (
+                AllocationRequest::HostsByProcs { hosts: 3, procs: 4 },
+                12,
+                "3 hosts with 4 processes each",
+            ),
+            (AllocationRequest::FewestHosts(5), 5, "5 processes"),
+            (
+                AllocationRequest::AllFreeSlots { min_nodes: 0, max_nodes: 9 },
+                1,
+                "at least 1 processes",
+            ),
+            (
+                AllocationRequest::AllFreeSlots { min_nodes: 6, max_nodes: 9 },
+                6,
+                "at least 6 processes",
+            ),
+            (
+                AllocationRequest::Exclusive { hosts: 2, min_nodes: 7, max_nodes: 9 },
+                7,
+                "2 whole hosts",
+            ),
+            (
+                AllocationRequest::EveryHost { procs: 3, min_nodes: 2, max_nodes: 9 },
+                3,
+                "3 processes on every host",
+            ),
+        ] {
+            assert_eq!((request.min_slots(), request.to_string()), (min_slots, text.to_owned()));
+        }
+    }
 }

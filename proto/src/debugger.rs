@@ -49,3 +49,32 @@ impl DebuggerSpec {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debuggers_outside_the_limits_are_refused_with_the_reason() {
+        let spec = |max_count, kind| DebuggerSpec { max_count, kind };
+        for max_count in [1, MAX_DEBUGGERS] {
+            assert_eq!(spec(max_count, DebuggerKind::Xterm).check(), Ok(()));
+        }
+        for max_count in [0, MAX_DEBUGGERS + 1] {
+            let reason = format!("{max_count} debuggers: 1 to 10 are valid");
+            assert_eq!(spec(max_count, DebuggerKind::Xterm).check(), Err(reason));
+        }
+    }
+
+    #[test]
+    fn a_script_whose_name_has_a_nul_byte_is_refused() {
+        let check = |path: Option<&str>| {
+            let path = path.map(|path| OsBytes(path.into()));
+            let kind = DebuggerKind::Script(path);
+            DebuggerSpec { max_count: DEFAULT_DEBUGGERS, kind }.check()
+        };
+        assert_eq!((check(None), check(Some("/commands"))), (Ok(()), Ok(())));
+        let error = check(Some("a\0b")).unwrap_err();
+        assert!(error.contains("NUL byte"), "{error}");
+    }
+}

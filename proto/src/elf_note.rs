@@ -234,4 +234,79 @@ mod tests {
         assert_eq!(request.add(NUM_NODES, &[3, 2]), Err(NoteError::EmptyNodes(3, 2)));
         assert_eq!(request.add(NUM_PROCS, &[0]), Err(NoteError::NoProcs));
     }
+
+    #[test]
+    fn each_note_changes_its_part_of_the_request() {
+        let mut request = Request::default();
+        for (kind, words) in [
+            (LIBSCORE, &[crate::PROTOCOL_VERSION][..]),
+            (NUM_PROCS, &[4]),
+            (NUM_PROCS, &[4]),
+            (NUM_NETS, &[2]),
+            (ZEROCOPY, &[]),
+            (HETERO_NODES, &[]),
+            (NOCKPT, &[]),
+            (RUN_LOCALLY, &[]),
+        ] {
+            request.add(kind, words).unwrap();
+        }
+        let expected = Request {
+            uses_libscore: true,
+            nodes: (1, crate::MAX_NODES),
+            procs: Some(4),
+            network_sets: 2,
+            zerocopy: true,
+            allows_hetero: true,
+            nockpt: true,
+            run_locally: true,
+        };
+        assert_eq!(request, expected);
+        assert_eq!(request.add(NUM_PROCS, &[5]), Err(NoteError::ExclusiveProcs(4, 5)));
+    }
+
+    #[test]
+    fn a_range_of_nodes_may_contain_one_number_and_is_never_empty() {
+        let mut request = Request::default();
+        request.add(NUM_NODES, &[4, 16]).unwrap();
+        request.add(NUM_NODES, &[16, 20]).unwrap();
+        assert_eq!(request.nodes, (16, 16));
+        assert_eq!(request.add(NUM_NODES, &[16, 16]), Ok(()));
+        assert_eq!(request.add(NUM_NODES, &[0, 0]), Err(NoteError::EmptyNodes(0, 0)));
+    }
+
+    #[test]
+    fn the_longest_encoded_request_is_accepted() {
+        let mut bytes = Vec::new();
+        while bytes.len() < MAX_REQUEST_LEN {
+            write(NOCKPT, &[], &mut bytes);
+        }
+        assert_eq!(bytes.len(), MAX_REQUEST_LEN);
+        assert_eq!(Request::default().add_encoded(&bytes), Ok(()));
+    }
+
+    #[test]
+    fn a_job_of_several_programs_has_the_limits_of_each_of_them() {
+        let first = Request {
+            uses_libscore: true,
+            nodes: (2, 8),
+            zerocopy: true,
+            allows_hetero: true,
+            nockpt: true,
+            run_locally: true,
+            ..Request::default()
+        };
+        let second =
+            Request { nodes: (4, 64), procs: Some(3), network_sets: 2, ..Request::default() };
+        let both = Request {
+            nodes: (4, 8),
+            procs: Some(3),
+            network_sets: 2,
+            allows_hetero: false,
+            ..first
+        };
+        assert_eq!(first.intersect(&second), Ok(both));
+        assert_eq!(second.intersect(&first), Ok(both));
+        let third = Request { procs: Some(2), ..second };
+        assert_eq!(second.intersect(&third), Err(NoteError::ExclusiveProcs(3, 2)));
+    }
 }

@@ -133,3 +133,40 @@ pub const DEFAULT_SOCKET: &str = "/run/scored/scored.sock";
 pub fn tool_socket_name(pid: u32) -> String {
     format!("scored-tools-{pid}")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_mpi_program_gets_its_rank_in_the_variables_of_its_library() {
+        let variables = |start| mpi_rank_env(start, (5, 8), (ProcessIndex(1), 4));
+        assert_eq!(variables(MpiStart::Pmi), [("MPI_LOCALRANKID", 1), ("MPI_LOCALNRANKS", 4)]);
+        assert_eq!(
+            variables(MpiStart::Pmix),
+            [
+                ("OMPI_COMM_WORLD_RANK", 5),
+                ("OMPI_COMM_WORLD_SIZE", 8),
+                ("OMPI_COMM_WORLD_LOCAL_RANK", 1),
+                ("OMPI_COMM_WORLD_LOCAL_SIZE", 4),
+            ]
+        );
+    }
+
+    #[test]
+    fn each_mpi_library_sends_by_the_provider_of_pm() {
+        for (start, library) in [
+            (MpiStart::Pmi, ("MPIR_CVAR_CH4_NETMOD", "ofi")),
+            (MpiStart::Pmix, ("OMPI_MCA_mtl", "ofi")),
+        ] {
+            let variables = pm_provider_env(start);
+            assert!(variables.contains(&("FI_PROVIDER", "pm")), "{variables:?}");
+            assert!(variables.contains(&library), "{variables:?}");
+        }
+    }
+
+    #[test]
+    fn the_socket_for_tools_has_the_process_id_of_its_daemon() {
+        assert_eq!(tool_socket_name(42), "scored-tools-42");
+    }
+}

@@ -249,7 +249,7 @@ fn check_link<'a>(
     while let Some(name) = names.pop() {
         *names_left = names_left.saturating_sub(1);
         if position.len() > MAX_TREE_PATH + MAX_TREE_NAME || *names_left == 0 {
-            return Err("it is a link to a path of more than 1024 bytes");
+            return Err("it is a link to a path that is too long");
         }
         match name {
             b"" | b"." => continue,

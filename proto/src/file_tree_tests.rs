@@ -107,6 +107,54 @@ fn the_numbers_of_entries_and_bytes_have_bounds() {
     assert_eq!(check(&circle), Err(TreeError::TooManyNames));
 }
 
+#[test]
+fn the_longest_list_is_encoded_and_a_longer_list_is_refused() {
+    let encoded_len = |path_len: usize| {
+        let tree = FileTree { entries: vec![directory(&"n".repeat(path_len))] };
+        tree.encode().map(|bytes| bytes.len())
+    };
+    let short_path = MAX_TREE_LIST / 2;
+    let other_bytes = encoded_len(short_path).unwrap() - TREE_PREFIX - short_path;
+    let longest_path = MAX_TREE_LIST - other_bytes;
+    let longest = encoded_len(longest_path).unwrap();
+    assert_eq!(longest, TREE_PREFIX + MAX_TREE_LIST);
+    assert_eq!(MAX_TREE_FILE, longest as u64 + MAX_TREE_BYTES);
+    let too_long = Err(TreeError::ListLength(MAX_TREE_LIST as u64 + 1));
+    assert_eq!(encoded_len(longest_path + 1), too_long);
+}
+
+#[test]
+fn the_longest_names_paths_and_targets_are_accepted() {
+    assert_eq!(check(&[file(&"n".repeat(MAX_TREE_NAME), 1)]), Ok(1));
+    assert_eq!(check(&[link("l", &"x".repeat(MAX_TREE_PATH))]), Ok(0));
+    // Five names and four slashes.
+    let name = "n".repeat((MAX_TREE_PATH - 4) / 5);
+    let paths: Vec<String> = (1..=5).map(|depth| vec![name.as_str(); depth].join("/")).collect();
+    assert_eq!(paths[4].len(), MAX_TREE_PATH);
+    let mut entries: Vec<_> = paths.iter().map(|path| directory(path)).collect();
+    assert_eq!(check(&entries), Ok(0));
+    entries.push(file(&format!("{}n", paths[4]), 1));
+    assert_refused(&entries, "nnn", "longer than 1024");
+}
+
+#[test]
+fn a_link_leads_to_a_path_of_bounded_length_through_at_most_40_links() {
+    let name = "n".repeat(MAX_TREE_NAME);
+    let folder = format!("{name}/{name}");
+    let entries_for = |name_len: usize| {
+        let target = format!("{}/.", "x".repeat(name_len));
+        [directory(&name), directory(&folder), link(&format!("{folder}/l"), &target)]
+    };
+    let longest = MAX_TREE_PATH + MAX_TREE_NAME - folder.len() - "/".len();
+    assert_eq!(check(&entries_for(longest)), Ok(0));
+    assert_refused(&entries_for(longest + 1), "nnn", "a path that is too long");
+    let chain = |count: usize| -> Vec<_> {
+        (0..count).map(|n| link(&n.to_string(), &(n + 1).to_string())).collect()
+    };
+    assert_eq!(check(&chain(MAX_FOLLOWED_LINKS)), Ok(0));
+    assert_refused(&chain(MAX_FOLLOWED_LINKS + 1), "0: ", "through more than 40 links");
+}
+
 /// Only a few names, so that paths coincide.
 fn names() -> impl Strategy<Value = String> {
     let name = prop::sample::select(vec!["a", "b", "c", "d"]);

@@ -34,27 +34,36 @@ pub enum FrameError {
     Malformed,
 }
 
+/// Appends bytes to a vector that it does not own.
+struct Appender<'a>(&'a mut Vec<u8>);
+
+impl Extend<u8> for Appender<'_> {
+    fn extend<T: IntoIterator<Item = u8>>(&mut self, bytes: T) {
+        self.0.extend(bytes);
+    }
+}
+
 /// Appends `message` as one frame to `out`.
 ///
 /// # Errors
-/// [`FrameError::TooLong`] if the body exceeds [`MAX_BODY`]. `out` is then unchanged.
+/// [`FrameError::TooLong`] if the body exceeds [`MAX_BODY`], [`FrameError::Malformed`] if the
+/// message has a value that cannot be encoded. `out` is then unchanged.
 pub fn encode<M: Serialize>(message: &M, out: &mut Vec<u8>) -> Result<(), FrameError> {
     let start = out.len();
-    out.extend_from_slice(&[0; 4]);
-    let buffer = std::mem::take(out);
-    let mut filled = match postcard::to_extend(message, buffer) {
-        Ok(filled) => filled,
-        Err(_) => return Err(FrameError::Malformed),
+    let body_start = start + PREFIX_LEN;
+    out.resize(body_start, 0);
+    let encoded = postcard::to_extend(message, Appender(&mut *out)).map(drop);
+    let body_len = out.len() - body_start;
+    let error = match encoded {
+        Ok(()) if body_len <= MAX_BODY => {
+            out[start..body_start].copy_from_slice(&(body_len as u32).to_le_bytes());
+            return Ok(());
+        }
+        Ok(()) => FrameError::TooLong { len: body_len, max: MAX_BODY },
+        Err(_) => FrameError::Malformed,
     };
-    let body_len = filled.len() - start - 4;
-    if body_len > MAX_BODY {
-        filled.truncate(start);
-        *out = filled;
-        return Err(FrameError::TooLong { len: body_len, max: MAX_BODY });
-    }
-    filled[start..start + 4].copy_from_slice(&(body_len as u32).to_le_bytes());
-    *out = filled;
-    Ok(())
+    out.truncate(start);
+    Err(error)
 }
 
 /// Splits a byte stream into messages.
@@ -193,8 +202,38 @@ pub fn encode_slice<'o, M: Serialize>(
 mod tests {
     use super::*;
     use crate::message::JobRequest;
+    use crate::nodeset::{MAX_RANGES, NodeSet};
     use crate::server_message::ServerMessage;
     use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    /// A stream whose reads have these results. It ends after the last one.
+    struct ScriptedStream(VecDeque<Result<Vec<u8>, io::ErrorKind>>);
+
+    impl io::Read for ScriptedStream {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            match self.0.pop_front() {
+                Some(Ok(bytes)) => {
+                    buffer[..bytes.len()].copy_from_slice(&bytes);
+                    Ok(bytes.len())
+                }
+                Some(Err(kind)) => Err(kind.into()),
+                None => Ok(0),
+            }
+        }
+    }
+
+    #[test]
+    fn an_interrupted_read_is_repeated_and_another_error_is_returned() {
+        let mut frame = Vec::new();
+        encode(&JobRequest::StdinEof, &mut frame).unwrap();
+        let (interrupted, reset) = (io::ErrorKind::Interrupted, io::ErrorKind::ConnectionReset);
+        let mut stream = ScriptedStream([Err(interrupted), Ok(frame), Err(reset)].into());
+        let mut decoder = Decoder::default();
+        assert_eq!(decoder.read_next(&mut stream).unwrap(), Some(JobRequest::StdinEof));
+        let error = decoder.read_next::<JobRequest>(&mut stream).unwrap_err();
+        assert_eq!(error.kind(), reset);
+    }
 
     #[test]
     fn a_stream_is_read_up_to_its_end_and_a_message_that_is_cut_off_is_lost() {
@@ -261,26 +300,51 @@ mod tests {
         let mut stream = Vec::new();
         encode(&JobRequest::Stdin(vec![7; MAX_BODY - 100]), &mut stream).unwrap();
         let mut decoder = Decoder::default();
+        let max_body = MAX_BODY - 50;
+        decoder.set_max_body(max_body);
         stream.chunks(MAX_IDLE_CAPACITY).for_each(|chunk| decoder.push(chunk));
         assert!(decoder.next::<JobRequest>().unwrap().is_some());
         assert_eq!(decoder.next::<JobRequest>(), Ok(None));
         assert!(decoder.bytes.capacity() <= MAX_IDLE_CAPACITY);
+        assert_eq!(decoder.max_missing(), PREFIX_LEN + max_body);
+    }
+
+    #[test]
+    fn an_empty_decoder_keeps_the_memory_of_common_messages_and_uses_it_again() {
+        let mut frame = Vec::new();
+        encode(&JobRequest::Stdin(vec![7; 50]), &mut frame).unwrap();
+        let bytes = Vec::with_capacity(MAX_IDLE_CAPACITY);
+        let mut decoder = Decoder { bytes, ..Decoder::default() };
+        decoder.push(&frame);
+        assert!(decoder.next::<JobRequest>().unwrap().is_some());
+        assert_eq!(decoder.next::<JobRequest>(), Ok(None));
+        assert_eq!(decoder.bytes.capacity(), MAX_IDLE_CAPACITY);
+        let mut decoder = Decoder::default();
+        for _ in 0..1000 {
+            decoder.push(&frame);
+            assert!(decoder.next::<JobRequest>().unwrap().is_some());
+        }
+        assert!(decoder.bytes.capacity() < 1024, "{}", decoder.bytes.capacity());
     }
 
     #[test]
     fn memory_for_a_stream_of_small_frames_is_bounded() {
         let mut frame = Vec::new();
         encode(&JobRequest::Stdin(vec![7; 50]), &mut frame).unwrap();
-        let mut decoder = Decoder::default();
-        decoder.set_max_body(100);
-        // The decoder is never empty.
-        decoder.push(&frame[..10]);
-        for _ in 0..1000 {
-            decoder.push(&frame[10..]);
-            decoder.push(&frame[..10]);
-            while decoder.next::<JobRequest>().unwrap().is_some() {}
+        for frames_at_once in [1, 10] {
+            let frames = frame.repeat(frames_at_once);
+            let mut decoder = Decoder::default();
+            decoder.set_max_body(100);
+            // The decoder is never empty.
+            decoder.push(&frames[..10]);
+            for _ in 0..1000 {
+                decoder.push(&frames[10..]);
+                decoder.push(&frames[..10]);
+                while decoder.next::<JobRequest>().unwrap().is_some() {}
+            }
+            let capacity = decoder.bytes.capacity();
+            assert!(capacity < 1024 * frames_at_once, "{capacity}");
         }
-        assert!(decoder.bytes.capacity() < 1024, "{}", decoder.bytes.capacity());
     }
 
     #[test]
@@ -289,6 +353,43 @@ mod tests {
         let long = JobRequest::Stdin(vec![0; MAX_BODY + 1]);
         assert!(matches!(encode(&long, &mut stream), Err(FrameError::TooLong { .. })));
         assert_eq!(stream, [1, 2, 3]);
+    }
+
+    #[test]
+    fn the_longest_message_is_carried_and_a_longer_one_is_refused() {
+        let input = |len: usize| JobRequest::Stdin(vec![7; len]);
+        let short_input = MAX_BODY / 2;
+        let other_bytes = encode_datagram(&input(short_input)).unwrap().len() - short_input;
+        let longest = input(MAX_BODY - other_bytes);
+        let mut stream = Vec::new();
+        encode(&longest, &mut stream).unwrap();
+        assert_eq!(stream.len(), PREFIX_LEN + MAX_BODY);
+        let mut decoder = Decoder::default();
+        decoder.push(&stream);
+        assert!(decoder.next::<JobRequest>().unwrap().as_ref() == Some(&longest));
+        assert_eq!(encode_datagram(&longest).unwrap().len(), MAX_BODY);
+        let longer = input(MAX_BODY - other_bytes + 1);
+        let too_long = FrameError::TooLong { len: MAX_BODY + 1, max: MAX_BODY };
+        assert_eq!(encode_datagram(&longer), Err(too_long));
+        assert_eq!(encode(&longer, &mut stream), Err(too_long));
+    }
+
+    #[test]
+    fn a_message_that_cannot_be_encoded_leaves_the_frames_before_it() {
+        let mut stream = Vec::new();
+        encode(&JobRequest::StdinEof, &mut stream).unwrap();
+        let frames_before = stream.clone();
+        let unencodable: NodeSet = (0..=MAX_RANGES as u32).map(|index| 2 * index).collect();
+        assert_eq!(encode(&unencodable, &mut stream), Err(FrameError::Malformed));
+        assert_eq!(stream, frames_before);
+    }
+
+    #[test]
+    fn a_buffer_that_is_too_short_is_refused_with_its_length() {
+        let (message, mut buffer) = ([7u8; 4], [0; 4]);
+        let too_long = FrameError::TooLong { len: 4, max: 3 };
+        assert_eq!(encode_slice(&message, &mut buffer[..3]), Err(too_long));
+        assert_eq!(encode_slice(&message, &mut buffer), Ok(&message[..]));
     }
 
     proptest! {

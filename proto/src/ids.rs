@@ -140,4 +140,18 @@ mod tests {
         }
         assert_eq!(format!("{:>4}", SessionJobId(7)), "   7");
     }
+
+    #[test]
+    fn an_index_is_a_position_in_a_list() {
+        assert_eq!((HostId(7).index(), JobHostId(7).index()), (7, 7));
+        assert_eq!((ElementIndex(7).index(), ProcessIndex(7).index()), (7, 7));
+        assert!(ElementIndex::all(3).eq([ElementIndex(0), ElementIndex(1), ElementIndex(2)]));
+    }
+
+    #[test]
+    fn the_ranks_of_an_element_follow_those_of_the_elements_to_its_left() {
+        assert_eq!(ElementIndex::FIRST.first_rank(4), 0);
+        assert_eq!(ElementIndex(3).first_rank(4), 12);
+        assert_eq!(ElementIndex(u32::MAX).first_rank(2), u32::MAX);
+    }
 }

@@ -112,3 +112,32 @@ pub enum JobState {
     /// The job is being ended.
     Ending,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_of_a_job_is_named_and_only_a_waiting_job_has_a_position() {
+        for (hosts, state, name, jobs_ahead) in [
+            (0, None, "waiting", None),
+            (2, None, "running", None),
+            (0, Some(JobState::Waiting { jobs_ahead: 3 }), "waiting", Some(3)),
+            (2, Some(JobState::Running), "running", None),
+            (2, Some(JobState::SuspectedHang), "suspected-hang", None),
+            (2, Some(JobState::Suspended), "suspended", None),
+            (2, Some(JobState::Ending), "ending", None),
+        ] {
+            let detail = state.map(|state| JobDetail {
+                state,
+                priority: 8,
+                nodes: 4,
+                since_ms: 5000,
+                share_permille: None,
+            });
+            let entry = JobEntry { job: JobId(1), uid: 1000, hosts, host_names: vec![], detail };
+            assert_eq!((entry.state(), entry.jobs_ahead()), (name, jobs_ahead));
+            assert_eq!(entry.to_json().ahead, jobs_ahead);
+        }
+    }
+}

@@ -306,3 +306,15 @@ pub struct NodeUsage {
     /// the process never set the flag, or exited before it was sampled.
     pub busy_permille: Option<u16>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_have_room_for_several_chunks() {
+        let chunk = MAX_IO_CHUNK as u64;
+        assert_eq!(chunk, 1 << 16);
+        assert_eq!((STDIN_WINDOW, OUTPUT_WINDOW), (4 * chunk, 16 * chunk));
+    }
+}

@@ -82,3 +82,19 @@ impl HostNetwork {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_keeps_the_name_of_its_device_and_its_addressing() {
+        for device in [UDP, ETHERNET, VERBS, AUTO, SHMEM, "myrinet"] {
+            let network = HostNetwork::new("lab", device, true, vec!["eth0".to_owned()]);
+            assert_eq!(network.device(), device);
+            let addressing = vec![("port".to_owned(), "2".to_owned())];
+            let expected = HostNetwork { addressing: addressing.clone(), ..network.clone() };
+            assert_eq!(network.with_addressing(addressing), expected);
+        }
+    }
+}

@@ -218,7 +218,7 @@ mod tests {
                 &pair()[..],
                 "fats",
                 1,
-                &["\"fats\"", "agent-udp, auto, ethernet, fast, mine, old"][..],
+                &["\"fats\"", "agent-udp, auto, ethernet, fast, mine, old, slow, verbs"][..],
             ),
             (&pair(), "mine", 1, &["host a", "not on", "\"mine\""]),
             (&pair(), "old", 1, &["old", "no device myrinet"]),
@@ -235,5 +235,34 @@ mod tests {
             let line = choose(hosts, &named(words), sets).unwrap_err();
             assert!(parts.iter().all(|part| line.contains(part)), "{words}: {line}");
         }
+    }
+
+    #[test]
+    fn a_network_of_only_one_of_the_hosts_is_not_chosen() {
+        let first = host("a", &[("mine", UDP, 1), ("fast", UDP, 1)]);
+        let hosts = [first, host("b", &[("fast", UDP, 1)])];
+        assert_eq!(choose(&hosts, &[], 1), Ok(named("fast")));
+    }
+
+    #[test]
+    fn the_largest_numbers_of_sets_and_links_are_accepted() {
+        let one = [host("a", &[])];
+        let most = vec![SHMEM.to_owned(); MAX_SETS];
+        assert_eq!(choose(&one, &[], MAX_SETS as u32).as_ref(), Ok(&most));
+        assert_eq!(choose(&one, &most, 1).as_ref(), Ok(&most));
+        let too_many = vec![SHMEM.to_owned(); MAX_SETS + 1];
+        let reason = "17 network sets: 16 are the most".to_owned();
+        assert_eq!(choose(&one, &too_many, 1), Err(reason));
+        let wide = [("t", ETHERNET, usize::from(MAX_LINKS))];
+        assert_eq!(choose(&[host("a", &wide), host("b", &wide)], &[], 1), Ok(named("t")));
+    }
+
+    #[test]
+    fn a_configured_network_of_shared_memory_reaches_only_one_host() {
+        let networks = [("local", SHMEM, 0)];
+        let hosts = [host("a", &networks), host("b", &networks)];
+        assert_eq!(choose(&hosts[..1], &named("local"), 1), Ok(named("local")));
+        let line = choose(&hosts, &named("local"), 1).unwrap_err();
+        assert!(line.starts_with("shmem reaches only one host"), "{line}");
     }
 }

@@ -332,6 +332,8 @@ mod tests {
     use super::*;
     use crate::frame::{decode_datagram, encode_datagram};
     use proptest::prelude::*;
+    use serde::de::IntoDeserializer;
+    use serde::de::value::{Error, U32Deserializer};
     use std::collections::BTreeSet;
 
     fn set(nodes: &[u32]) -> NodeSet {
@@ -352,6 +354,23 @@ mod tests {
     fn a_long_list_is_cut_and_counted() {
         let odd: NodeSet = (0..100).map(|node| node * 2 + 1).collect();
         assert!(odd.to_string().ends_with("29, 31 and 84 more"), "{odd}");
+        let pairs: NodeSet = (0..20).flat_map(|index| [3 * index + 1, 3 * index + 2]).collect();
+        assert!(pairs.to_string().ends_with("43-44, 46-47 and 8 more"), "{pairs}");
+    }
+
+    #[test]
+    fn a_set_is_empty_until_nodes_are_added() {
+        let mut nodes = NodeSet::new();
+        assert!(nodes.is_empty());
+        nodes.extend([5, 3]);
+        assert!(!nodes.is_empty() && nodes.iter().eq([3, 5]));
+    }
+
+    #[test]
+    fn results_contain_no_empty_ranges() {
+        let (nodes, others) = (set(&[2, 3, 4, 5, 8, 9, 12]), set(&[2, 4, 5, 6, 7, 8, 12]));
+        assert_eq!(nodes.difference(&others), set(&[3, 9]));
+        assert_eq!(set(&[2, 3]).intersection(&set(&[4])), NodeSet::new());
     }
 
     #[test]
@@ -373,6 +392,20 @@ mod tests {
         assert!(decode_datagram::<NodeSet>(&many).is_err());
         let announced = [0xff, 0xff, 0xff, 0xff, 0x0f];
         assert!(decode_datagram::<NodeSet>(&announced).is_err());
+        let number: U32Deserializer<Error> = 3u32.into_deserializer();
+        let error = NodeSet::deserialize(number).unwrap_err().to_string();
+        assert!(error.ends_with("expected a set of nodes"), "{error}");
+    }
+
+    #[test]
+    fn the_largest_number_of_ranges_is_sent_and_a_larger_union_does_not_fit() {
+        let odd = |count: usize| -> NodeSet { (0..count as u32).map(|n| 2 * n + 1).collect() };
+        let most = odd(MAX_RANGES);
+        let bytes = encode_datagram(&most).unwrap();
+        assert!(decode_datagram::<NodeSet>(&bytes).unwrap() == most);
+        assert!(encode_datagram(&odd(MAX_RANGES + 1)).is_err());
+        let half = odd(MAX_RANGES / 2);
+        assert!(half.union_fits(&half) && !half.union_fits(&odd(MAX_RANGES / 2 + 1)));
     }
 
     proptest! {

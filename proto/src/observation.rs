@@ -242,3 +242,48 @@ pub struct NodeMetrics {
     /// User monitor 1.
     pub usr1: u8,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_are_quiescent_if_all_are_idle_and_nothing_is_outstanding() {
+        let idle = IdleSummary { sent: 3, received: 3, ..IdleSummary::EMPTY };
+        assert!(idle.is_quiescent() && idle.needs_no_processor());
+        for other in [
+            IdleSummary { sent: 4, ..idle },
+            IdleSummary { outstanding_rma: 1, ..idle },
+            IdleSummary { activity: Activity::Held, ..idle },
+            IdleSummary { activity: Activity::Busy, ..idle },
+        ] {
+            assert!(!other.is_quiescent(), "{other:?}");
+        }
+        assert!(!IdleSummary::BUSY.needs_no_processor());
+    }
+
+    #[test]
+    fn rounds_have_consecutive_numbers() {
+        assert_eq!(SampleRound(4).next(), SampleRound(5));
+        assert_eq!(SampleRound(u64::MAX).next(), SampleRound(0));
+    }
+
+    #[test]
+    fn a_combined_sample_has_the_sums_and_only_the_properties_of_both_groups() {
+        let sample = ActivitySample {
+            node_count: 2,
+            sent: 3,
+            received: 4,
+            outstanding_rma: 1,
+            ..ActivitySample::EMPTY
+        };
+        assert_eq!(sample.combine(ActivitySample::EMPTY), sample);
+        let busy = ActivitySample { idle: false, ..ActivitySample::EMPTY };
+        assert_eq!(sample.combine(busy), ActivitySample { idle: false, ..sample });
+        let changed = ActivitySample { unchanged: false, ..ActivitySample::EMPTY };
+        assert_eq!(sample.combine(changed), ActivitySample { unchanged: false, ..sample });
+        let spinning = ActivitySample { all_spinners_polled: false, ..ActivitySample::EMPTY };
+        let expected = ActivitySample { all_spinners_polled: false, ..sample };
+        assert_eq!(sample.combine(spinning), expected);
+    }
+}

@@ -184,3 +184,23 @@ pub enum PmixReport {
     /// The answer to [`PmixOrder::ReportAlive`]: both threads of the helper work.
     Alive,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_follow_the_order_of_the_hosts() {
+        let host = |ranks| PmixHost { name: "h".to_owned(), ranks };
+        let setup = PmixSetup {
+            library: None,
+            directory: OsBytes::default(),
+            hosts: vec![host(2), host(3), host(4)],
+            self_host: JobHostId(1),
+            namespaces: Vec::new(),
+        };
+        assert_eq!(setup.rank_count(), 9);
+        assert_eq!((setup.local_ranks(), setup.ranks_of(JobHostId(2))), (2..5, 5..9));
+        assert!(setup.ranks_of(JobHostId(3)).is_empty());
+    }
+}

@@ -323,3 +323,55 @@ pub enum JobAnswer {
     /// get this answer.
     UnknownJob,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JOB: SessionJobId = SessionJobId(7);
+
+    #[test]
+    fn a_message_about_the_session_itself_has_no_job() {
+        let (level, code) = (Level::Warning, 3);
+        let line = || "line".to_owned();
+        let notice = |job| ServerMessage::notice(job, level, line());
+        let refusal = |job| ServerMessage::refusal(job, line(), code);
+        let of_session = SessionAnswer::Notice { level, text: line() };
+        assert_eq!(notice(SESSION_JOB), ServerMessage::Session(of_session));
+        let of_job = JobAnswer::Notice { level, text: line() };
+        assert_eq!(notice(JOB), ServerMessage::job_answer(JOB, of_job));
+        let of_session = SessionAnswer::Refused { reason: line(), code };
+        assert_eq!(refusal(SESSION_JOB), ServerMessage::Session(of_session));
+        let of_job = JobAnswer::Refused { reason: line(), code };
+        assert_eq!(refusal(JOB), ServerMessage::job_answer(JOB, of_job));
+    }
+
+    #[test]
+    fn the_last_message_names_the_job_or_the_session_that_has_ended() {
+        let refusal = |job| ServerMessage::refusal(job, String::new(), 1);
+        let end = JobEnd { code: 0, usage: Vec::new(), elapsed_ns: 0 };
+        for (message, ended) in [
+            (refusal(SESSION_JOB), Some(SESSION_JOB)),
+            (refusal(JOB), Some(JOB)),
+            (ServerMessage::Console(ConsoleAnswer::Finished { code: 0 }), Some(SESSION_JOB)),
+            (ServerMessage::job_answer(JOB, JobAnswer::Finished(end)), Some(JOB)),
+            (ServerMessage::job_answer(JOB, JobAnswer::StdinClosed), None),
+            (ServerMessage::notice(SESSION_JOB, Level::Info, String::new()), None),
+        ] {
+            assert_eq!(message.ended_job(), ended, "{message:?}");
+        }
+    }
+
+    #[test]
+    fn only_metrics_are_replaced_by_newer_ones() {
+        for (message, expected) in [
+            (ServerMessage::Console(ConsoleAnswer::Metrics(Metrics::default())), true),
+            (ServerMessage::Console(ConsoleAnswer::Finished { code: 0 }), false),
+            (ServerMessage::job_answer(JOB, JobAnswer::Metrics(Metrics::default())), true),
+            (ServerMessage::job_answer(JOB, JobAnswer::StdinClosed), false),
+            (ServerMessage::ScoutHosts(ScoutHosts(Vec::new())), false),
+        ] {
+            assert_eq!(message.has_metrics(), expected, "{message:?}");
+        }
+    }
+}

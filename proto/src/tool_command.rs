@@ -413,3 +413,45 @@ pub enum ThreadKind {
     /// A communication thread of libpm.
     Communication,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_and_results_are_decoded_unchanged() {
+        let request = ToolRequest::Console { session: 7, action: ConsoleAction::Hold };
+        assert_eq!(ToolRequest::decode(&request.encode()), Some(request));
+        let result = ToolResult::Failed("the process has exited".to_owned());
+        assert_eq!(ToolResult::decode(&result.encode()), Some(result));
+        assert_eq!((ToolRequest::decode(&[0xff]), ToolResult::decode(&[0xff])), (None, None));
+    }
+
+    #[test]
+    fn the_largest_part_of_a_file_fits_into_an_answer() {
+        let part = FileAnswer::Bytes(vec![7; MAX_FILE_PART as usize]);
+        let len = ToolResult::File(part).encode().len();
+        assert!((64 << 10..=MAX_TOOL_BODY).contains(&len), "{len} bytes");
+        assert!(len < MAX_TOOL_ANSWER_BYTES);
+    }
+
+    #[test]
+    fn an_event_without_an_answer_has_a_reason_for_the_user() {
+        for (body, reason) in [
+            (EventBody::Answer(Vec::new()), None),
+            (EventBody::Lost, Some("its host is lost")),
+            (EventBody::Abandoned, Some("no answer in time")),
+            (
+                EventBody::Dropped { events: 1 },
+                Some("too many different answers; ask for fewer ranks"),
+            ),
+        ] {
+            assert_eq!(body.failure(), reason, "{body:?}");
+        }
+    }
+
+    #[test]
+    fn the_number_of_a_command_is_printed_as_a_number() {
+        assert_eq!(CommandId(7).to_string(), "7");
+    }
+}

@@ -68,3 +68,14 @@ pub struct ToolFileChunk {
     #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_and_the_archive_of_a_tool_have_its_number_in_their_names() {
+        assert_eq!(directory_name(ToolId(3)), ".tool-files-3");
+        assert_eq!(archive_name(ToolId(3)), ".tool-files-3.archive");
+    }
+}

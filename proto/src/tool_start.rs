@@ -372,6 +372,7 @@ mod tests {
             ("a'b c'd", &["ab cd"]),
             ("'' \"\"", &["", ""]),
             (r#"'a\b' "a\b" a\b"#, &[r"a\b", r"a\b", "ab"]),
+            (r"'a\'", &[r"a\"]),
             (r#""say \"x\" \\ \$HOME" $HOME *"#, &[r#"say "x" \ $HOME"#, "$HOME", "*"]),
             (r"a\ b", &["a b"]),
             ("'\"' \"'\"", &["\"", "'"]),
@@ -383,5 +384,53 @@ mod tests {
         }
         assert!(split_words(&"a ".repeat(MAX_TOOL_ARGUMENTS)).is_ok());
         assert!(split_words(&"a ".repeat(MAX_TOOL_ARGUMENTS + 1)).is_err());
+    }
+
+    #[test]
+    fn a_tool_beyond_the_limits_is_refused_with_the_reason() {
+        let program = |path: &str, arguments| ToolProgram { path: OsBytes(path.into()), arguments };
+        let argument = |len: usize| OsBytes(vec![b'a'; len]);
+        // Each word counts one byte more than its length.
+        let longest = MAX_TOOL_ARGUMENT_BYTES - "t".len() - 2;
+        assert_eq!(program("t", vec![argument(longest)]).check(), Ok(()));
+        assert_eq!(program("t", vec![argument(0); MAX_TOOL_ARGUMENTS]).check(), Ok(()));
+        for (wrong, reason) in [
+            (program("", vec![]), "has no name"),
+            (program("t\0", vec![]), "NUL byte"),
+            (program("t", vec![OsBytes(vec![0])]), "NUL byte"),
+            (program("t", vec![argument(longest + 1)]), "65536 bytes"),
+            (program("t", vec![argument(0); MAX_TOOL_ARGUMENTS + 1]), "4096 arguments"),
+        ] {
+            let error = wrong.check().unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
+        assert_eq!(MAX_TOOL_HOSTS, 1 << 14);
+    }
+
+    #[test]
+    fn the_job_of_a_scrun_process_is_found_by_the_name_of_its_memfd() {
+        for (daemon, name) in [(None, "score-job-0-7"), (Some(42), "score-job-42-7")] {
+            let job = ScrunJob { daemon, job: JobId(7) };
+            assert_eq!(job.memfd_name(), name);
+            assert_eq!(ScrunJob::from_link(&format!("/memfd:{name} (deleted)")), Some(job));
+            assert_eq!(ScrunJob::from_link(&format!("/memfd:{name}")), None);
+        }
+        assert_eq!(ScrunJob::from_link("/memfd:score-job-7 (deleted)"), None);
+    }
+
+    #[test]
+    fn the_directory_for_tools_and_the_text_of_a_tool_contain_their_numbers() {
+        assert_eq!(directory_of(JobId(7)), PathBuf::from(".jobs/7"));
+        assert_eq!(ToolId(3).to_string(), "3");
+    }
+
+    #[test]
+    fn hosts_with_the_same_status_are_counted_together() {
+        let (success, failure) = (Status::Exited(0), Status::Exited(1));
+        let mut outcome = SignalOutcome::default();
+        for status in [success, failure, success, Status::Signaled(9)] {
+            outcome.add_end(status);
+        }
+        assert_eq!(outcome.ended, [(success, 2), (failure, 1), (Status::Signaled(9), 1)]);
     }
 }

@@ -96,7 +96,7 @@ impl Placement {
     pub fn check(&self) -> Result<(), &'static str> {
         let mut next = 0;
         for host in &self.hosts {
-            if host.first_node != next || host.nodes == 0 || host.nodes > crate::MAX_NODES {
+            if host.first_node != next || host.nodes == 0 {
                 return Err("the nodes of the hosts are not consecutive");
             }
             next = host.node_range().end;
@@ -141,5 +141,20 @@ mod tests {
         for wrong in [absent, gap, many, placement(&[2, 0, 2]), placement(&[])] {
             assert!(wrong.check().is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn the_number_of_nodes_is_limited() {
+        assert_eq!(placement(&[crate::MAX_NODES]).check(), Ok(()));
+        assert_eq!(placement(&[crate::MAX_NODES, 1]).check(), Err("too many nodes"));
+    }
+
+    #[test]
+    fn processes_are_counted_from_the_first_node_of_their_host() {
+        let placement = placement(&[2, 3]);
+        let host = &placement.hosts[1];
+        assert_eq!(host.process_of(2), ProcessIndex::FIRST);
+        assert_eq!(host.process_of(4), ProcessIndex(2));
+        assert!(host.process_of(1).0 >= host.nodes);
     }
 }

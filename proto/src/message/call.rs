@@ -253,4 +253,19 @@ mod tests {
             Ok(&frame::encode_datagram(&fault).unwrap()[..])
         );
     }
+
+    #[test]
+    fn nodes_of_one_host_share_memory_and_a_single_node_uses_the_device_for_others() {
+        let others = [(NetworkDevice::Ethernet, NodeSet::from(5..9))];
+        let member = |device, first, count, first_in_context| NetworkMember {
+            device,
+            node_ranges: vec![NodeMapping { first, count, first_in_context }],
+        };
+        let several = NetworkSet::many_hosts(3..5, &others);
+        let expected =
+            [member(NetworkDevice::Shmem, 3, 2, 0), member(NetworkDevice::Ethernet, 5, 4, 5)];
+        assert_eq!(several.members, expected);
+        let single = NetworkSet::many_hosts(4..5, &others);
+        assert_eq!(single.members, [member(NetworkDevice::Ethernet, 4, 5, 4)]);
+    }
 }

@@ -352,4 +352,24 @@ mod tests {
         let expected = variables(&["A=5", "C=x=y", "LD_PRELOAD=/l", "B=2", "AB=3", "odd"]);
         assert_eq!(spec.environment_of_ranks(), expected);
     }
+
+    #[test]
+    fn a_file_name_is_a_base_name_or_an_absolute_path() {
+        let name = |text: &str| FileName(OsBytes(text.into()));
+        for (text, is_absolute) in [("out", false), ("...", false), ("/out", true), ("/", true)] {
+            let name = name(text);
+            assert_eq!((name.is_absolute(), name.invalid_reason()), (is_absolute, None), "{text}");
+        }
+        for (text, part) in [
+            ("", "is empty"),
+            ("a\0b", "NUL byte"),
+            ("/a\0b", "NUL byte"),
+            ("a/b", "never a relative path"),
+            (".", "is a directory"),
+            ("..", "is a directory"),
+        ] {
+            let reason = name(text).invalid_reason().unwrap_or_default();
+            assert!(reason.contains(part), "{text:?}: {reason}");
+        }
+    }
 }

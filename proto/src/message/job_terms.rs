@@ -193,4 +193,14 @@ mod tests {
             assert!(wrong.check().unwrap_err().starts_with(name), "{wrong:?}");
         }
     }
+
+    #[test]
+    fn an_amount_outside_its_range_is_refused_before_it_is_converted_to_bytes() {
+        // The last amount has more bytes than a u64 can count.
+        for amount in ["0", "4294967297", "17592186044417"] {
+            let error = terms(&[("disklimit", Some(amount))]).unwrap_err();
+            let range = "a number of at least 1 is expected, and at most 4294967296";
+            assert_eq!(error, format!("disklimit={amount}: {range}"));
+        }
+    }
 }

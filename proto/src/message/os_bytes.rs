@@ -11,3 +11,13 @@ impl std::fmt::Debug for OsBytes {
         write!(f, "{:?}", String::from_utf8_lossy(&self.0))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_printed_as_text() {
+        assert_eq!(format!("{:?}", OsBytes(b"two words\n".to_vec())), r#""two words\n""#);
+    }
+}

@@ -154,3 +154,66 @@ impl ConversationAnswer for JobMessage<JobAnswer> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::SessionJobId;
+    use crate::nodeset::NodeSet;
+    use crate::tool_start::ToolId;
+
+    #[test]
+    fn each_client_decodes_only_the_answers_of_its_conversation() {
+        fn decode<A: ConversationAnswer>(message: &ServerMessage) -> Option<A> {
+            A::from_message(message.clone())
+        }
+        let hosts = ScoutHosts(Vec::new());
+        let opened = ScoutAnswer::Opened { socket: "/socket".to_owned() };
+        let job = JobMessage { job: SessionJobId(7), message: JobAnswer::StdinClosed };
+        let messages = [
+            ServerMessage::ScoutHosts(hosts.clone()),
+            ServerMessage::Scout(opened.clone()),
+            ServerMessage::Console(ConsoleAnswer::Finished { code: 3 }),
+            ServerMessage::Job(job.clone()),
+        ];
+        let all = messages.each_ref();
+        assert_eq!(all.map(decode::<ScoutHosts>), [Some(hosts), None, None, None]);
+        assert_eq!(all.map(decode::<ScoutAnswer>), [None, Some(opened), None, None]);
+        let finished: ConsoleReply<Metrics> = ConsoleReply::Finished { code: 3 };
+        assert_eq!(all.map(decode::<ConsoleReply<Metrics>>), [None, None, Some(finished), None]);
+        assert_eq!(all.map(decode::<JobMessage<JobAnswer>>), [None, None, None, Some(job)]);
+    }
+
+    #[test]
+    fn each_console_request_has_its_own_answers() {
+        type IsAnswer = fn(&ConsoleAnswer) -> bool;
+        fn is_answer<A: TryFrom<ConsoleAnswer>>(answer: &ConsoleAnswer) -> bool {
+            ConsoleReply::<A>::from_message(ServerMessage::Console(answer.clone())).is_some()
+        }
+        let requests: [(&str, IsAnswer); 7] = [
+            ("list", is_answer::<ListAnswer>),
+            ("page", is_answer::<PageAddress>),
+            ("metrics", is_answer::<Metrics>),
+            ("tool", is_answer::<ToolAnswer>),
+            ("action", is_answer::<ToolActionAnswer>),
+            ("start", is_answer::<ToolStartAnswer>),
+            ("processes", is_answer::<ListedProcesses>),
+        ];
+        let page = PageAddress { host: "server".to_owned(), url: "http://server/".to_owned() };
+        let part = FileRequest { hash: [7; 32], offset: 0, length: 1 };
+        let stage = ListedProcesses::Stage { stage: 0, programs: Vec::new(), nodes: 1 };
+        for (answer, expected) in [
+            (ConsoleAnswer::List(ListAnswer::Jobs(Vec::new())), &["list"][..]),
+            (ConsoleAnswer::Page(page), &["page"]),
+            (ConsoleAnswer::Metrics(Metrics::default()), &["metrics"]),
+            (ConsoleAnswer::Tool(ToolAnswer::Missing(NodeSet::new())), &["tool"]),
+            (ConsoleAnswer::ToolAction(ToolActionAnswer::Started(ToolId(1))), &["action", "start"]),
+            (ConsoleAnswer::ToolFileRequest(part), &["start"]),
+            (ConsoleAnswer::Processes(stage), &["processes"]),
+        ] {
+            let found = requests.iter().filter(|(_, is_answer)| is_answer(&answer));
+            let names: Vec<&str> = found.map(|(name, _)| *name).collect();
+            assert_eq!(names, expected, "{answer:?}");
+        }
+    }
+}
