@@ -77,4 +77,14 @@ mod tests {
         let error = read_from_disk(Path::new("/dev/zero")).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
     }
+
+    #[test]
+    fn a_file_of_the_largest_length_is_read() {
+        let name = format!("score-largest-database-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::File::create(&path).unwrap().set_len(MAX_DATABASE_LEN).unwrap();
+        let bytes = read_from_disk(&path);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(bytes.unwrap().len() as u64, MAX_DATABASE_LEN);
+    }
 }

@@ -376,6 +376,7 @@ mod tests {
             ("big", "0: 'big': several hosts have this name: big.one.org, big.two.org"),
             ("comp[0-8]", "0: 'comp8': no host or group"),
             ("comp[0-", "0: comp[0-: '[' is not closed"),
+            ("comp[0+1]", "0: comp[0+1]: '0+1' is neither a number"),
             ("all:9", "4: 9 hosts are requested, 8 hosts are in the set"),
             ("all:0", "4: ':0' leaves no host"),
             ("all@8", "4: '@8' leaves no host"),
@@ -408,6 +409,9 @@ mod tests {
         assert_eq!(evaluate("./most", &context).map(|set| set.len()), Ok(MAX_HOSTS));
         let too_many = evaluate("./more", &context).unwrap_err();
         assert!(too_many.message.contains("./more:2: m: more than 65536 hosts"), "{too_many}");
+        assert_eq!(evaluate("./most:65536", &context).map(|set| set.len()), Ok(MAX_HOSTS));
+        let too_many = evaluate("./most+./two", &context).unwrap_err();
+        assert_eq!(too_many.to_string(), "more than 65536 hosts");
         let unknown = evaluate("pcc", &context).unwrap_err();
         assert!(unknown.message.contains("no scorehosts.db defines it"), "{unknown}");
     }

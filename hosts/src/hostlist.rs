@@ -106,5 +106,7 @@ mod tests {
             let error = expand(name).unwrap_err();
             assert!(error.contains(part), "{name}: {error}");
         }
+        // `numbers` itself is bounded, before `expand` combines the numbers of several brackets.
+        assert_eq!(numbers("0-65535,7").unwrap_err(), "more than 65536 names");
     }
 }

@@ -248,7 +248,7 @@ fn arguments(text: &str) -> Result<Option<(Vec<&str>, usize)>, String> {
         return Ok(None);
     }
     let (mut args, mut depth, mut start) = (Vec::new(), 0, blanks + 1);
-    for (index, letter) in text.char_indices().skip_while(|(index, _)| *index < blanks) {
+    for (index, letter) in text.char_indices() {
         match letter {
             '(' => depth += 1,
             ',' if depth == 1 => {
@@ -294,6 +294,7 @@ mod tests {
         assert_eq!(expand(&["A B", "B A", "E"], "A E x").unwrap(), "A x");
         assert_eq!(expand(&["A 1"], "AA 0A 1.A A-A x.A").unwrap(), "AA 0A 1.A 1-1 x.1");
         assert_eq!(expand(&["N 4"], "cores=N,N").unwrap(), "cores=4,4");
+        assert_eq!(expand(&["N_1 4"], "N_1").unwrap(), "4");
         assert_eq!(expand(&["N 4", "N 4"], "N").unwrap(), "4", "the same definition twice");
     }
 
@@ -320,9 +321,11 @@ mod tests {
     fn misuse_is_named_and_growth_is_bounded() {
         for (defines, line, part) in [
             (&["F(a) a"][..], "F(1, 2)", "F: 2 arguments are given, 1 are expected"),
+            (&["F() f"], "F(1)", "F: 1 arguments are given, 0 are expected"),
             (&["F(a) a"], "F(1", "F: the ) of its arguments is missing"),
             (&["F(a) #a"], "", "# is not supported"),
             (&["F(1) a"], "", "'1' is not a valid name"),
+            (&["F(a.b) a"], "", "'a.b' is not a valid name of a parameter"),
             (&["F(a"], "", "not closed"),
             (&["2 a"], "", "#define NAME TEXT"),
             (&["A 1", "A 2"], "", "A is already defined"),

@@ -50,6 +50,7 @@ mod tests {
             ("nodes", "nodes", 0),
             ("node", "nodes", 1),
             ("ndoes", "nodes", 1),
+            ("ondes", "nodes", 1),
             ("modes", "nodes", 1),
             ("", "wait", 4),
             ("mesage", "message", 1),
@@ -67,5 +68,16 @@ mod tests {
         assert_eq!(nearest("memlimit", known()), None);
         assert_eq!(nearest("memorylimits", known()), Some("memorylimit"));
         assert_eq!(nearest("colour", known()), None);
+        assert_eq!(nearest("nos", known()), None, "two edits of a name of five letters");
+        assert_eq!(nearest("memorylmt", known()), Some("memorylimit"), "two edits");
+    }
+
+    #[test]
+    fn a_name_beyond_the_length_limit_has_no_suggestion() {
+        let longest = "n".repeat(MAX_NAME_CHARS);
+        let offered = nearest(&longest, std::iter::once(longest.as_str()));
+        assert_eq!(offered, Some(longest.as_str()));
+        let longer = "n".repeat(MAX_NAME_CHARS + 1);
+        assert_eq!(nearest(&longer, std::iter::once(longer.as_str())), None);
     }
 }

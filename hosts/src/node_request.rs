@@ -132,6 +132,7 @@ mod tests {
         assert_eq!(shape("x4"), Ok(Shape::Hosts(None, 4)));
         assert_eq!(shape("1024/8"), Ok(Shape::Hosts(Some(128), 8)));
         assert_eq!(shape("1048576"), Ok(Shape::Nodes(1_048_576)));
+        assert_eq!(shape("1024x1024"), Ok(Shape::Hosts(Some(1024), 1024)));
     }
 
     #[test]

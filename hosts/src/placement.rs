@@ -190,10 +190,7 @@ fn choose_hosts(
     let chosen = match (request.shape, request.procs) {
         (None, None) => {
             let total = total(pool).min(u64::from(MAX_NODES)) as u32;
-            match total.clamp(min.min(max), max) {
-                nodes if u64::from(nodes) == self::total(pool) => pool.to_vec(),
-                nodes => spread(pool, nodes, one_machine)?,
-            }
+            spread(pool, total.clamp(min.min(max), max), one_machine)?
         }
         (None, Some(procs)) => {
             let hosts = (max / procs.max(1)).clamp(1, MAX_HOSTS as u32) as usize;
@@ -427,7 +424,17 @@ mod tests {
         ] {
             let error = process_counts(&hosts(processors), &wanted(option)).unwrap_err();
             assert!(error.contains(part), "{option}: {error}");
+            assert!(!error.contains("hetero"), "all hosts are of one kind: {error}");
         }
+    }
+
+    #[test]
+    fn a_job_has_at_most_the_largest_number_of_nodes() {
+        let two = hosts(&[MAX_NODES, MAX_NODES]);
+        assert_eq!(process_counts(&two, &wanted("")).unwrap(), [MAX_NODES, 0]);
+        let unlimited = PlacementRequest { nodes: (1, u32::MAX), ..wanted("hosts=2") };
+        let error = process_counts(&two, &unlimited).unwrap_err();
+        assert_eq!(error, "2097152 nodes exceed the limit of 1048576 (PM_MAX_NODE)");
     }
 
     #[test]
@@ -455,6 +462,7 @@ mod tests {
             ("1.linx", "no available host has the bintype 'linx'; did you mean 'linux'?"),
             ("1.linux.opteron.3", "no available host has the speed '3'; there are: 2400"),
             ("1.netbsd.opteron", "no available host is of the kind netbsd.opteron"),
+            ("1.netbsd.pentium.500.0", "no available host is of the kind netbsd.pentium.500.0"),
             ("3x1.netbsd", "3 hosts are needed, 1 is available"),
         ] {
             let error = process_counts(&some, &wanted(option)).unwrap_err();
@@ -474,6 +482,26 @@ mod tests {
         assert!(error.contains("hetero"), "{error}");
         let permitted = PlacementRequest { allows_hetero: true, ..wanted("6") };
         assert_eq!(process_counts(&some, &permitted).unwrap(), [2, 2, 2]);
+    }
+
+    #[test]
+    fn a_pool_has_the_hosts_that_one_job_may_use_together() {
+        let some = [host(0, 2, "linux.a"), host(1, 2, "linux.b"), host(2, 2, "linux.b")];
+        assert_eq!(homogeneous_pools(&some, None, false), Ok(vec![vec![0], vec![1, 2]]));
+        assert_eq!(homogeneous_pools(&some, None, true), Ok(vec![vec![0, 1, 2]]));
+        let kind = wanted("1.linux.b").kind;
+        assert_eq!(homogeneous_pools(&some, kind.as_ref(), true), Ok(vec![vec![1, 2]]));
+    }
+
+    #[test]
+    fn a_job_gets_the_first_pool_that_fits_or_without_a_request_the_largest_pool() {
+        let some = [host(0, 2, "linux.a"), host(1, 4, "linux.b")];
+        assert_eq!(process_counts(&some, &wanted("hosts=1")).unwrap(), [2, 0]);
+        assert_eq!(process_counts(&some, &wanted("")).unwrap(), [0, 4]);
+        let error = process_counts(&some, &wanted("6")).unwrap_err();
+        assert!(error.contains("1 host with 2 processors"), "the first pool: {error}");
+        let alike = [host(0, 2, "linux.a"), host(1, 2, "linux.b")];
+        assert_eq!(process_counts(&alike, &wanted("")).unwrap(), [2, 0]);
     }
 
     proptest! {

@@ -348,6 +348,7 @@ mod tests {
         assert_eq!(words("a \\\n\tb=1 \\ \n c=2\nd").unwrap(), "a@1 b=1@2 c=2@3; d@4");
         assert_eq!(words("a // b \\\n c\nd").unwrap(), "a@1; d@3");
         assert_eq!(words("a/**/b").unwrap(), "a@1 b@1");
+        assert_eq!(words("/*/ a */ b").unwrap(), "b@1");
         assert_eq!(words("").unwrap(), "");
     }
 
@@ -365,10 +366,42 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_directive_has_no_effect() {
+        assert_eq!(words("#\na").unwrap(), "a@2");
+    }
+
+    #[test]
     fn included_files_share_macros_and_keep_their_names() {
         let found = lines("etc/db", b"#include \"more\"\nouter SPEED\n", &files).unwrap();
         assert_eq!(&*found[0][1].file, "etc/more");
         assert_eq!((found[1][1].text.as_str(), found[1][1].line), ("speed=500", 2));
+    }
+
+    #[test]
+    fn the_number_of_included_files_is_bounded() {
+        let include = |count: usize| {
+            let text = "#include \"empty\"\n".repeat(count);
+            lines("db", text.as_bytes(), &|_| Ok(Vec::new())).map_err(|error| error.to_string())
+        };
+        assert_eq!(include(MAX_INCLUDES), Ok(Vec::new()));
+        let error = include(MAX_INCLUDES + 1).unwrap_err();
+        assert_eq!(error, "db:1025: \"empty\": too many files include each other");
+    }
+
+    #[test]
+    fn the_depth_of_included_files_is_bounded() {
+        // Each file has its depth as its name, and includes the next file.
+        let include_chain = |depth: usize| {
+            let read = |path: &Path| {
+                let level: usize = path.to_str().unwrap().parse().unwrap();
+                let text = format!("#include \"{}\"\n", level + 1);
+                Ok(if level < depth { text.into_bytes() } else { b"deepest\n".to_vec() })
+            };
+            lines("0", b"#include \"1\"\n", &read).map_err(|error| error.to_string())
+        };
+        assert_eq!(include_chain(MAX_INCLUDE_DEPTH).unwrap()[0][0].text, "deepest");
+        let error = include_chain(MAX_INCLUDE_DEPTH + 1).unwrap_err();
+        assert_eq!(error, "16:1: \"17\": too many files include each other");
     }
 
     #[test]

@@ -121,7 +121,7 @@ pub fn allocation(
 pub(crate) fn fuzz(text: &str) {
     for system in ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"] {
         let variable = |name: &str| {
-            let known = name == system || !name.ends_with("ID") && !name.ends_with("JOBID");
+            let known = name == system || !name.ends_with("ID");
             known.then(|| OsString::from(text))
         };
         let _ = allocation(&variable, &|_| Ok(text.as_bytes().to_vec()));
@@ -131,6 +131,7 @@ pub(crate) fn fuzz(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::MAX_HOSTS;
 
     fn allocation_in(variables: &[(&str, &str)], file: &str) -> Result<Option<String>, String> {
         let variable = |name: &str| {
@@ -175,7 +176,9 @@ mod tests {
             ("n[1-2]", "1", "2 hosts, but SLURM_JOB_CPUS_PER_NODE=1 is for 1"),
             ("n1", "0", "'0' is not a number of slots"),
             ("n1", "1(x99999999999)", "'1(x99999999999)' is not a number of slots"),
+            ("n1", "+4", "'+4' is not a number of slots"),
             ("(null)", "1", "'(null)' is not a valid name of a host"),
+            ("n=1", "1", "'n=1' is not a valid name of a host"),
         ] {
             let error = with(nodes, cpus).unwrap_err();
             assert!(error.contains(part) && error.contains("Slurm"), "{error}");
@@ -219,5 +222,33 @@ mod tests {
         assert_eq!(allocation_in(&job, file).unwrap().unwrap(), "Grid Engine 3 a.x:5 b.x:2");
         let error = allocation_in(&job, "a.x\n").unwrap_err();
         assert!(error.contains("PE_HOSTFILE: the number of slots after a.x is missing"), "{error}");
+    }
+
+    #[test]
+    fn every_host_of_an_allocation_has_its_slots_as_processors() {
+        let hosts = vec![("a".to_owned(), 2), ("b".to_owned(), 5)];
+        let given = Allocation { system: BatchSystem::Lsf, job: "9".into(), hosts };
+        let found: Vec<(String, Option<u32>)> =
+            given.hosts().into_iter().map(|host| (host.name, host.processors)).collect();
+        assert_eq!(found, [("a".to_owned(), Some(2)), ("b".to_owned(), Some(5))]);
+    }
+
+    #[test]
+    fn an_allocation_has_at_most_the_largest_number_of_hosts() {
+        let with = |nodes: &str, cpus: &str| {
+            let job = ("SLURM_JOB_ID", "1");
+            let cpus = ("SLURM_JOB_CPUS_PER_NODE", cpus);
+            allocation_in(&[job, ("SLURM_JOB_NODELIST", nodes), cpus], "")
+        };
+        let largest = with("n[0-65535]", "2(x65536)").unwrap().unwrap();
+        assert_eq!(largest.matches(":2").count(), MAX_HOSTS);
+        for (nodes, cpus) in [("n[0-65535],x", ""), ("n1", "2(x65536),2")] {
+            let error = with(nodes, cpus).unwrap_err();
+            assert_eq!(error, "SLURM_JOB_NODELIST: more than 65536 hosts (set by Slurm)");
+        }
+        let names: String = (0..=MAX_HOSTS).map(|number| format!("n{number}\n")).collect();
+        let job = [("PBS_JOBID", "7"), ("PBS_NODEFILE", "/file")];
+        let error = allocation_in(&job, &names).unwrap_err();
+        assert_eq!(error, "PBS_NODEFILE: more than 65536 hosts (set by PBS)");
     }
 }

@@ -42,6 +42,41 @@ fn a_cluster_as_documented_is_read() {
 }
 
 #[test]
+fn a_database_keeps_the_name_of_its_file_and_the_order_of_its_networks() {
+    let database = parse(CLUSTER).unwrap();
+    let networks: Vec<&str> =
+        database.networks().iter().map(|network| network.name.as_str()).collect();
+    assert_eq!((database.file(), networks), ("db", vec!["ethernet", "fast"]));
+}
+
+#[test]
+fn the_kind_of_programs_of_a_host_is_that_of_its_record() {
+    let database = parse("a bintype=linux\nb\n").unwrap();
+    let bintype = |name: &str| database.host(name).unwrap().bintype.clone();
+    assert_eq!((bintype("a").as_deref(), bintype("b")), (Some("linux"), None));
+}
+
+#[test]
+fn a_list_of_hosts_has_neither_attributes_nor_networks() {
+    let is_list = |text: &str| parse(text).unwrap().is_host_list();
+    assert!(is_list("a\nb\n"));
+    assert!(!is_list("a\nb cores=2\n") && !is_list("a\nn type=shmem\n"));
+}
+
+#[test]
+fn a_database_has_at_most_the_largest_number_of_records() {
+    assert_eq!(parse("n[0-65535]\n").unwrap().hosts().len(), crate::MAX_HOSTS);
+    let error = parse("n[0-65535]\nm\n").unwrap_err();
+    assert_eq!(error, "db:2: m: more than 65536 records");
+}
+
+#[test]
+fn an_error_lists_the_hosts_of_a_database_without_groups() {
+    let error = parse("alpha\nbeta\n").unwrap().unknown_name_error("x");
+    assert_eq!(error, "no host or group of db; there are: alpha, beta");
+}
+
+#[test]
 fn a_host_is_found_by_its_name_with_and_without_domain() {
     let named = |name: &str| Host { name: name.into(), ..Host::default() };
     for (name, hostname, same) in [
@@ -81,6 +116,7 @@ fn networks_have_settings_for_all_hosts_and_for_one_host() {
     let found: Vec<_> =
         interfaces.iter().map(|end| (end.device.as_str(), end.links.len())).collect();
     assert_eq!(found, [("agent-udp", 0), ("shmem", 1)]);
+    assert_eq!(interfaces[0].network, "agent-udp");
     assert!(bare.host("b").unwrap().interfaces.is_empty());
     assert_eq!(plain.setting("comp0", "backoff"), [] as [&str; 0]);
 }
@@ -150,6 +186,7 @@ fn an_error_names_file_line_word_and_remedy() {
         ("a cores=x", "db:1: cores=x: a whole number above 0 is expected"),
         ("a cores=0", "db:1: cores=0: a whole number above 0 is expected"),
         ("a speed=fast", "db:1: speed=fast: a number is expected"),
+        ("a speed=-1", "db:1: speed=-1: a number is expected"),
         ("a\nb cors=8", "db:2: cors: unknown attribute; did you mean 'cores'?"),
         ("a grop=x", "db:1: grop: unknown attribute; did you mean 'group'?"),
         ("a PCC", "db:1: PCC: neither an attribute (NAME=VALUE[,VALUE]...) nor a macro"),
@@ -181,6 +218,8 @@ fn an_error_names_file_line_word_and_remedy() {
         ("a:b cores=1", "db:1: a:b: ':' is not allowed in a name"),
         ("comp[0-", "db:1: comp[0-: '[' is not closed"),
         ("~", "db:1: ~: a name is expected"),
+        ("/a mtu=1", "db:1: /a: a name is expected"),
+        ("n/ mtu=1", "db:1: n/: a name is expected"),
         ("~a", "db:1: a: marked as out of order, but not a host"),
         ("a address=x\nb address=x", "db:2: address=x: a already has it"),
         ("n type=ethernt", "db:1: type=ethernt: unknown type of network; did you mean 'ethernet'?"),
@@ -214,4 +253,20 @@ fn files_are_loaded_with_the_defects_in_their_directory() {
     assert!(database.host("b").unwrap().defect && !database.host("a").unwrap().defect);
     let missing = Database::load(Path::new("gone"), &read).unwrap_err().to_string();
     assert!(missing.starts_with("gone: "), "{missing}");
+}
+
+#[test]
+fn a_list_of_defects_may_be_missing_but_not_unreadable() {
+    let load = |kind: ErrorKind| {
+        let read = |path: &Path| match path.to_str() {
+            Some("etc/db") => Ok(b"a\n".to_vec()),
+            _ => Err(kind.into()),
+        };
+        Database::load(Path::new("etc/db"), &read).map_err(|error| error.to_string())
+    };
+    for kind in [ErrorKind::NotFound, ErrorKind::NotADirectory] {
+        assert_eq!(load(kind).unwrap().hosts().len(), 1, "{kind}");
+    }
+    let error = load(ErrorKind::PermissionDenied).unwrap_err();
+    assert!(error.starts_with("etc/scorehosts.defects: "), "{error}");
 }
