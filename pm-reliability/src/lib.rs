@@ -22,6 +22,7 @@
 //! | `peer_index.rs` | node to peer |
 //! | `peer_queue.rs` | a queue of peers, each at most once |
 //! | `counters.rs` | counters, and their dump |
+//! | `sender_tests.rs` | tests of `send.rs` and `acknowledge.rs` |
 //!
 //! How a device drives it: read the packets of the wires, and give each packet to
 //! [`ReliabilityMachine::receive`]. Then call [`ReliabilityMachine::expire`]. If it returns true,
@@ -46,6 +47,8 @@ mod receive;
 pub mod rma_frame;
 mod rtt;
 mod send;
+#[cfg(test)]
+mod sender_tests;
 mod timer;
 mod trunking;
 mod types;
@@ -505,5 +508,20 @@ impl ReliabilityMachine {
     /// The counters.
     pub fn counters(&self) -> &ReliabilityCounters {
         &self.shared.counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_that_are_not_fetched_are_dropped_beyond_a_maximum() {
+        let mut machine = ReliabilityMachine::new(Config::new(0, 2, 0, 0));
+        let event = |peer: u32| ReliabilityEvent::LinkDown { peer, link: 0 };
+        let max_events = MAX_EVENTS as u32;
+        (0..=max_events).for_each(|peer| machine.shared.push_event(event(peer)));
+        let events: Vec<ReliabilityEvent> = std::iter::from_fn(|| machine.next_event()).collect();
+        assert_eq!(events, (0..max_events).map(event).collect::<Vec<_>>());
     }
 }

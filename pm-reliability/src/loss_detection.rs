@@ -101,6 +101,8 @@ mod tests {
             detector.on_acked(true, &rtt, now);
             assert_eq!(detector.threshold(), 6, "{now}");
         }
+        detector.on_acked(true, &rtt, 1_064_000);
+        assert_eq!(detector.threshold(), 12);
         (2..20).for_each(|round| detector.on_acked(true, &rtt, round * 1_000_000));
         assert_eq!(detector.threshold(), MAX_THRESHOLD);
         (1..1024).for_each(|_| detector.on_acked(false, &rtt, 20_000_000));

@@ -307,6 +307,15 @@ mod tests {
     }
 
     #[test]
+    fn each_kind_has_its_number_and_five_kinds_have_a_payload() {
+        let kinds: Vec<PacketKind> = (0..=u8::MAX).filter_map(PacketKind::from_byte).collect();
+        let bytes: Vec<u8> = kinds.iter().map(|kind| *kind as u8).collect();
+        assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        let numbered = kinds.iter().filter(|kind| kind.is_numbered()).map(|kind| *kind as u8);
+        assert_eq!(numbered.collect::<Vec<_>>(), [1, 2, 7, 8, 9]);
+    }
+
+    #[test]
     fn padding_of_a_short_frame_is_no_payload() {
         let padded = [packet(), vec![0; 30]].concat();
         assert_eq!(Header::parse(&padded).unwrap().len, 8);

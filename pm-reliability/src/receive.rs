@@ -268,7 +268,6 @@ impl PacketReceiver {
     fn write_selective_ack(&mut self, header: &mut Header) {
         let base = self.next_expected.wrapping_add(1);
         let block_of = |sequence: u32| sequence.wrapping_sub(base) / SACK_BLOCK;
-        let blocks = (self.limit.wrapping_sub(base) / SACK_BLOCK + 1).min(256);
         // `latest_out_of_order` may be below `next_expected` after gaps have been filled.
         let latest_block = if (self.latest_out_of_order.wrapping_sub(base) as i32) < 0 {
             0
@@ -277,8 +276,8 @@ impl PacketReceiver {
         };
         self.block_turn += 1;
         let other = self.block_turn / 2 % (latest_block + 1);
-        let block =
-            if self.block_turn.is_multiple_of(2) { other } else { latest_block }.min(blocks - 1);
+        // Both are inside the window, whose blocks have numbers of one byte.
+        let block = if self.block_turn.is_multiple_of(2) { other } else { latest_block };
         let first = base.wrapping_add(block * SACK_BLOCK);
         header.sack_block = block as u8;
         header.sack_bitmap = (0..SACK_BLOCK)
@@ -296,5 +295,228 @@ impl PacketReceiver {
              admitted to {limit}; {out_of_order_count} early{}",
             if self.is_starved { ", short of buffers" } else { "" },
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ReliabilityMachine;
+
+    const NOW: u64 = 5_000_000;
+
+    struct ReceiverFixture {
+        receiver: PacketReceiver,
+        shared: CommonState,
+    }
+
+    impl ReceiverFixture {
+        fn new(config: Config) -> ReceiverFixture {
+            let shared = ReliabilityMachine::new(config).shared;
+            ReceiverFixture { receiver: PacketReceiver::new(&shared.config), shared }
+        }
+
+        fn receive(&mut self, sequence: u32) -> BufferDisposition {
+            self.receiver.on_packet(&data(sequence), 0, sequence, &mut self.shared, NOW)
+        }
+
+        fn receive_all(&mut self, sequences: impl IntoIterator<Item = u32>) {
+            for sequence in sequences {
+                assert_eq!(self.receive(sequence), BufferDisposition::Kept, "{sequence}");
+            }
+        }
+
+        /// Delivers a message, and returns its buffer, which has the sequence number.
+        fn deliver(&mut self) -> Option<u32> {
+            self.receiver.deliver(1).map(|delivery| delivery.buffer)
+        }
+
+        fn release_next(&mut self) {
+            assert!(self.deliver().is_some());
+            assert!(self.receiver.release(&mut self.shared));
+        }
+
+        /// A header with the acknowledgement.
+        fn ack(&mut self) -> Header {
+            let mut header = Header { kind: PacketKind::Ack, len: 0, ..data(0) };
+            self.receiver.write_ack(&mut header);
+            header
+        }
+    }
+
+    fn config() -> Config {
+        Config::new(0, 2, 0, 0)
+    }
+
+    fn data(sequence: u32) -> Header {
+        Header {
+            kind: PacketKind::Data,
+            flags: 0,
+            link: 0,
+            sack_block: 0,
+            len: 8,
+            secret: 0,
+            incarnation: 0,
+            source: 1,
+            destination: 0,
+            sequence,
+            ack: 0,
+            window: 0,
+            sack_bitmap: 0,
+            timestamp: 1000 + sequence,
+            timestamp_echo: 0,
+            mac: 0,
+        }
+    }
+
+    #[test]
+    fn messages_at_the_limit_and_beyond_it_are_refused() {
+        let mut fixture = ReceiverFixture::new(config());
+        assert_eq!(fixture.receive(INITIAL_WINDOW), BufferDisposition::Free);
+        fixture.receive_all([INITIAL_WINDOW - 1]);
+        let window = config().window;
+        assert_eq!(fixture.receive(window), BufferDisposition::Free);
+        fixture.receive_all([window - 1]);
+        assert_eq!(fixture.shared.counters.out_of_window, 2);
+    }
+
+    #[test]
+    fn early_messages_use_three_quarters_of_the_buffers() {
+        let mut fixture = ReceiverFixture::new(Config { buffers: 16, ..config() });
+        fixture.receive_all(1..=12);
+        assert_eq!(fixture.receive(13), BufferDisposition::Free);
+        assert_eq!(fixture.shared.counters.no_room, 1);
+        fixture.receive_all([0, 13, 14, 15]);
+        assert_eq!(fixture.shared.held_buffers, 16);
+        let mut full = ReceiverFixture::new(Config { buffers: 16, ..config() });
+        full.shared.held_buffers = 16;
+        assert_eq!(full.receive(0), BufferDisposition::Free);
+    }
+
+    #[test]
+    fn an_acknowledgement_waits_for_sixteen_packets_or_for_its_delay() {
+        let mut fixture = ReceiverFixture::new(config());
+        fixture.receive_all(0..ACK_EVERY - 1);
+        assert!(!fixture.receiver.ack_due);
+        assert_eq!(fixture.receiver.ack_at, NOW + config().ack_delay_ns);
+        fixture.receive_all([ACK_EVERY - 1]);
+        assert!(fixture.receiver.ack_due);
+        let first = fixture.ack();
+        assert_eq!((first.flags, first.ack, first.window), (ACK | TIMESTAMP_ECHO, 16, 512));
+        assert_eq!(first.timestamp_echo, data(0).timestamp, "that of the oldest packet");
+        assert_eq!((fixture.receiver.ack_due, fixture.receiver.ack_at), (false, NO_DEADLINE));
+        let second = fixture.ack();
+        assert_eq!((second.flags, second.timestamp_echo), (ACK, 0), "no packet since the first");
+        fixture.receiver.on_ack_timeout();
+        assert!(!fixture.receiver.ack_due, "no packet has to be acknowledged");
+        fixture.receive_all([ACK_EVERY]);
+        fixture.receiver.on_ack_timeout();
+        assert_eq!((fixture.receiver.ack_due, fixture.receiver.ack_at), (true, NO_DEADLINE));
+    }
+
+    #[test]
+    fn a_request_and_a_window_probe_are_acknowledged_at_once() {
+        let mut fixture = ReceiverFixture::new(config());
+        let request = Header { flags: ACK_REQUESTED, ..data(0) };
+        fixture.receiver.on_packet(&request, 0, 0, &mut fixture.shared, NOW);
+        assert!(fixture.receiver.ack_due);
+        let mut fixture = ReceiverFixture::new(config());
+        let probe = Header { kind: PacketKind::WindowProbe, len: 0, ..data(0) };
+        fixture.receiver.on_window_probe(&probe, 1, &fixture.shared, NOW);
+        assert_eq!((fixture.receiver.ack_due, fixture.receiver.last_link), (true, 1));
+        assert_eq!(fixture.ack().window, config().window);
+    }
+
+    #[test]
+    fn an_early_packet_is_acknowledged_at_once_or_counts_four_times_more_on_several_links() {
+        let mut fixture = ReceiverFixture::new(config());
+        fixture.receive_all([1]);
+        assert!(fixture.receiver.ack_due);
+        for (in_order, is_due) in [(10, false), (11, true)] {
+            let mut fixture = ReceiverFixture::new(Config { links: 2, ..config() });
+            fixture.receive_all(0..in_order);
+            assert!(!fixture.receiver.ack_due);
+            fixture.receive_all([in_order + 1]);
+            assert_eq!(fixture.receiver.ack_due, is_due, "after {in_order} packets in order");
+        }
+    }
+
+    #[test]
+    fn a_packet_that_fills_a_gap_is_acknowledged_at_once_and_the_next_is_not() {
+        let mut fixture = ReceiverFixture::new(config());
+        fixture.receive_all([1]);
+        let with_gap = fixture.ack();
+        assert_eq!((with_gap.ack, with_gap.sack_block, with_gap.sack_bitmap), (0, 0, 1));
+        fixture.receive_all([0]);
+        assert!(fixture.receiver.ack_due);
+        let without_gap = fixture.ack();
+        assert_eq!((without_gap.ack, without_gap.sack_bitmap), (2, 0));
+        fixture.receive_all([2]);
+        assert!(!fixture.receiver.ack_due);
+    }
+
+    #[test]
+    fn selective_acknowledgements_alternate_between_the_latest_block_and_all_blocks() {
+        let mut fixture = ReceiverFixture::new(config());
+        assert_eq!(fixture.ack().sack_bitmap, 0);
+        // One message in each block, each at another position.
+        fixture.receive_all((0..4).map(|block| 1 + block * SACK_BLOCK + block));
+        let blocks = [3, 1, 3, 2, 3, 3, 3, 0, 3, 1].map(|block: u8| (block, 1u64 << block));
+        for expected in blocks {
+            let header = fixture.ack();
+            assert_eq!((header.sack_block, header.sack_bitmap), expected);
+        }
+    }
+
+    #[test]
+    fn a_selective_acknowledgement_begins_with_the_first_block_if_the_latest_gap_is_filled() {
+        let mut fixture = ReceiverFixture::new(config());
+        fixture.receive_all([5, 2, 0, 1]);
+        let header = fixture.ack();
+        assert_eq!((header.ack, header.sack_block, header.sack_bitmap), (3, 0, 1 << 1));
+    }
+
+    #[test]
+    fn undelivered_messages_survive_a_growing_distance_to_the_latest_message() {
+        let mut fixture = ReceiverFixture::new(config());
+        fixture.receive_all(0..4);
+        (0..4).for_each(|_| fixture.release_next());
+        // Message 20 is exactly the initial number of places behind message 4.
+        fixture.receive_all([4, 4 + INITIAL_WINDOW]);
+        assert_eq!(fixture.shared.counters.duplicate, 0);
+        assert_eq!(fixture.deliver(), Some(4));
+        assert!(!fixture.receiver.has_delivery());
+        fixture.receive_all(5..4 + INITIAL_WINDOW);
+        (5..=4 + INITIAL_WINDOW).for_each(|sequence| assert_eq!(fixture.deliver(), Some(sequence)));
+    }
+
+    #[test]
+    fn a_peer_is_short_of_buffers_if_half_of_its_initial_window_is_used_and_few_are_free() {
+        // Buffers in use of 2048, of which a peer may use half: it may add 15 or 16 messages.
+        for (held_buffers, next_expected, is_starved) in
+            [(2018, 9, true), (2018, 8, false), (2016, 9, false)]
+        {
+            let mut fixture = ReceiverFixture::new(config());
+            fixture.shared.held_buffers = held_buffers;
+            fixture.receiver.next_expected = next_expected;
+            fixture.receiver.advance_limit(&fixture.shared);
+            let state = (fixture.receiver.is_starved, fixture.receiver.limit);
+            assert_eq!(state, (is_starved, INITIAL_WINDOW), "{held_buffers}, {next_expected}");
+        }
+    }
+
+    #[test]
+    fn a_window_that_is_nearly_used_is_announced_when_a_quarter_of_it_is_free_again() {
+        for (received, due_after) in [(48, Some(16)), (47, None)] {
+            let mut fixture = ReceiverFixture::new(Config { window: 64, ..config() });
+            fixture.receive_all(0..received);
+            assert_eq!(fixture.ack().window, 64);
+            let due = (1..=received).find(|_| {
+                fixture.release_next();
+                fixture.receiver.ack_due
+            });
+            assert_eq!(due, due_after, "{received} of 64 messages are used");
+            assert!(due.is_some() || !fixture.receiver.release(&mut fixture.shared));
+        }
     }
 }

@@ -208,6 +208,18 @@ mod tests {
         assert_eq!(Frame::parse(&[0; RMA_HEADER_LEN], RMA_HEADER_LEN), None, "no valid kind");
     }
 
+    #[test]
+    fn a_continuation_begins_after_the_data_of_its_frame_unless_the_frame_is_the_last() {
+        let write = |handle: u64| Frame::WriteData { number: 7, last: false, handle };
+        assert_eq!(write(100).continuation(30), Some(write(130)));
+        let response =
+            |offset: u64| Frame::ReadResponse { number: 7, last: false, failed: false, offset };
+        assert_eq!(response(100).continuation(30), Some(response(130)));
+        for (frame, data_len) in &frames()[1..] {
+            assert_eq!(frame.continuation(*data_len), None, "{frame:?}");
+        }
+    }
+
     proptest! {
         #[test]
         fn no_bytes_make_the_parser_panic(

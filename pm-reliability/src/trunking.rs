@@ -401,4 +401,111 @@ mod tests {
             assert_eq!(links.next_probe(), Some(0));
         }
     }
+
+    #[test]
+    fn a_run_of_packets_uses_one_link_and_is_half_of_its_share_and_at_most_sixteen() {
+        let picked = |links: &mut LinkScheduler, count: usize, window: u32| -> Vec<u8> {
+            let pick_next = |_| {
+                let link = links.pick(None, window);
+                assert_eq!(links.current(), link);
+                links.on_sent(link);
+                link
+            };
+            (0..count).map(pick_next).collect()
+        };
+        let runs = |len: usize| [vec![0; len], vec![1; len], vec![2; len]].concat();
+        assert_eq!(picked(&mut links(3), 30, 60), runs(10));
+        assert_eq!(picked(&mut links(3), 48, 512), runs(16));
+        assert_eq!(picked(&mut links(3), 3, 1), runs(1));
+    }
+
+    #[test]
+    fn packets_of_a_link_are_counted_by_their_number_on_it() {
+        let mut links = links(2);
+        assert_eq!([0, 0, 0, 1].map(|link| links.on_sent(link)), [1, 2, 3, 1]);
+        links.on_acked(0, 3, 10);
+        links.on_acked(0, 2, 10);
+        assert_eq!([1, 3, 5].map(|sequence| links.overtaken_by(0, sequence)), [2, 0, -2]);
+        links.on_lost(0, 10);
+        links.remove_in_flight(0);
+        let link = links.links[0];
+        assert_eq!((link.sent, link.lost_count, link.in_flight), (3, 1, 2));
+    }
+
+    #[test]
+    fn a_link_is_not_suspect_if_no_other_link_has_carried_a_later_packet() {
+        let mut links = links(2);
+        (0..SUSPECT_LOSSES).for_each(|_| links.on_lost(0, 10));
+        links.on_acked(1, 1, 10);
+        assert!(!links.suspect_link(20), "the packets were sent at the same time");
+        links.on_acked(1, 2, 11);
+        (0..SUSPECT_LOSSES).for_each(|_| links.on_lost(1, 12));
+        assert!(!links.suspect_link(20), "the other link carries nothing, either");
+        links.on_acked(1, 3, 13);
+        assert!(links.suspect_link(20));
+    }
+
+    #[test]
+    fn the_second_link_is_probed_and_reported_under_its_own_number() {
+        let mut links = links(2);
+        (0..SUSPECT_LOSSES).for_each(|_| links.on_lost(1, 10));
+        links.on_acked(0, 1, 15);
+        assert!(links.suspect_link(20));
+        assert_eq!((links.next_probe(), links.next_probe()), (Some(1), None));
+        for probe in 1..=DEAD_PROBES {
+            let now = links.probe_at;
+            links.on_acked(0, 1 + probe, now - 1);
+            let down_links = if probe == DEAD_PROBES { 0b10 } else { 0 };
+            assert_eq!(links.on_probe_timeout(now), down_links);
+            assert_eq!((links.next_probe(), links.next_probe()), (Some(1), None));
+        }
+    }
+
+    #[test]
+    fn the_interval_between_probes_doubles_up_to_its_maximum() {
+        let mut links = suspected();
+        for interval_ms in [20, 40, 80, 160, 320, 640, 1000, 1000] {
+            let now = links.probe_at;
+            assert_eq!(links.on_probe_timeout(now), 0);
+            assert_eq!(links.probe_at, now + interval_ms * 1_000_000);
+        }
+    }
+
+    #[test]
+    fn a_probe_counts_if_its_timer_is_late_by_no_more_than_the_interval() {
+        for (extra_ns, down_links) in [(0, 1), (1, 0)] {
+            let mut links = suspected();
+            let mut reported = 0;
+            for _ in 0..DEAD_PROBES {
+                let delay_ns = links.probe_interval_ns + extra_ns;
+                reported |= miss_probe(&mut links, true, delay_ns);
+            }
+            assert_eq!(reported, down_links, "{extra_ns} ns more than the interval");
+        }
+    }
+
+    #[test]
+    fn a_packet_that_was_sent_before_the_last_counted_probe_does_not_count() {
+        let mut links = suspected();
+        links.on_acked(1, 2, 20);
+        links.on_probe_timeout(links.probe_at);
+        assert_eq!(links.links[0].unanswered_probes, 0, "the link became suspect at time 20");
+        let mut links = suspected();
+        assert_eq!(miss_probe(&mut links, true, 0), 0);
+        (0..DEAD_PROBES).for_each(|_| assert_eq!(miss_probe(&mut links, false, 0), 0));
+        assert_eq!(links.links[0].unanswered_probes, 1);
+    }
+
+    #[test]
+    fn a_probe_and_an_answer_may_be_due_on_one_link() {
+        let mut links = suspected();
+        assert!(!links.has_work());
+        links.on_probe_timeout(links.probe_at);
+        links.on_probe(0, 3);
+        assert!(links.has_work());
+        assert_eq!(links.next_probe(), Some(0));
+        assert!(links.has_work());
+        assert_eq!((links.next_answer(), links.next_answer()), (Some((0, 3)), None));
+        assert!(!links.has_work());
+    }
 }

@@ -6,6 +6,7 @@
 
 mod delays;
 mod hostile;
+mod interface;
 mod network;
 mod node;
 mod random_faults;
