@@ -176,6 +176,8 @@ fn run_in_slices(launch: &Launch, env: &TestEnv) -> Vec<RunReport> {
     let cluster = Cluster::start_with_options(env, &HOSTS, &database, &options)
         .expect("a service starts where its user is root");
     binaries::copy_mpi_files(env.dir());
+    // The daemons start this program for `scdb JOB stacks`, which shows where a slow job waits.
+    cluster.program("scored-toolctl");
     let last_host = HOSTS[HOSTS.len() - 1];
     let line = format!(
         "SCORED_SOCKET={} {} -scored=all,statistics,nodes={}x{per_host}{} {}",
