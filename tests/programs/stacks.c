@@ -1,5 +1,6 @@
 /* A program for tests of stacks: stacks SECONDS. Of each four ranks, rank 3 waits for its input and
- * the others compute. A second thread of each rank waits. All end with "ok" after SECONDS. */
+ * the others compute; each prints "up" in the function in which it remains. A second thread of each
+ * rank waits. All end with "ok" after SECONDS. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,13 +19,21 @@ static void *count_down(void *seconds)
     return NULL;
 }
 
+static void report(void)
+{
+    puts("up");
+    fflush(stdout);
+}
+
 __attribute__((noinline)) static void compute_something(void)
 {
+    report();
     while (!ended) work++;
 }
 
 __attribute__((noinline)) static void wait_for_the_end(void)
 {
+    report();
     while (!ended) usleep(20000);
 }
 
@@ -35,8 +44,6 @@ int main(int argc, char **argv)
     pthread_t thread;
 
     if (pthread_create(&thread, NULL, count_down, &seconds) != 0) return 1;
-    puts("up");
-    fflush(stdout);
     if (node && atoi(node) % 4 == 3) wait_for_the_end();
     else compute_something();
     pthread_join(thread, NULL);

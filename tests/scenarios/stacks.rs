@@ -94,9 +94,16 @@ fn programs_of_a_pipeline_have_ranks_one_after_the_other() {
     let line = format!("exec scrun -nodes=2 {program} {LONG} == {program} {LONG}");
     let mut job = env.sh(&line).start();
     job.wait_for("up", 2);
-    let text = scdb(&env, &job, &[]).expect_code(0).text();
+    // The words of the left program do not get here, so it may still be starting.
+    let deadline = Instant::now() + ANSWER_TIMEOUT;
+    let text = loop {
+        let text = scdb(&env, &job, &[]).expect_code(0).text();
+        if line_of(&text, "_start").ends_with("[0-3]") {
+            break text;
+        }
+        assert!(Instant::now() < deadline, "{text}");
+    };
     assert!(text.starts_with("stacks: ranks 0-1\nstacks: ranks 2-3\n"), "{text}");
-    assert!(line_of(&text, "_start").ends_with("[0-3]"), "{text}");
     let only_right = scdb(&env, &job, &["-ranks", "3"]).expect_code(0).text();
     assert!(line_of(&only_right, "_start").ends_with("[3]"), "{only_right}");
     end(job);

@@ -311,7 +311,7 @@ fn watchpoints_and_fast_breakpoints(tool: &mut Tool, target: &Target, counting: 
 #[test]
 fn two_tools_share_a_process_according_to_the_13_steps() {
     let env = TestEnv::new();
-    let Some(target_job) = TargetJob::start(&env, 1) else { return };
+    let Some(target_job) = TargetJob::start(&env, 2) else { return };
     let target = target_job.targets[0].clone();
     let mut snapshot = target_job.attach(b"snapshot", 10);
     assert_eq!(snapshot.control(0, bit(SIGTRAP)).0, ReturnCode::Success);
@@ -359,6 +359,9 @@ fn two_tools_share_a_process_according_to_the_13_steps() {
         }
     }
     assert_eq!(snapshot.control(0, 0).0, ReturnCode::ToolProcessExiting);
+    // The second process kept the service in operation until here.
+    assert_eq!(snapshot.control(1, 0).0, ReturnCode::Success);
+    snapshot.set_word(1, target_job.targets[1].stop, 1);
     let _ = target_job.job.wait().expect_code(0);
 }
 
