@@ -38,7 +38,7 @@ counters! {
     /// Messages that were received before an earlier one.
     early: "out of order",
     /// Messages to peers that had exited.
-    dropped: "dropped, their receiver gone",
+    dropped: "dropped: the receiver has exited",
     /// Dropped packets of another job or of an unknown sender.
     wrong_secret: "refused: wrong secret",
     /// Dropped packets of an earlier run of this job.
@@ -100,13 +100,13 @@ impl ReliabilityMachine {
             writeln!(out, "  node {} -> {}", peer.node, peer.receive.describe())?;
             for (number, link) in peer.links.iter().enumerate().filter(|_| config.links > 1) {
                 let state = match link.health {
-                    LinkHealth::Up => "carries",
-                    LinkHealth::Suspect => "suspected",
-                    LinkHealth::Down => "dead",
+                    LinkHealth::Up => "up",
+                    LinkHealth::Suspect => "suspect",
+                    LinkHealth::Down => "down",
                 };
                 writeln!(
                     out,
-                    "    link {number} {state}: {} sent, {} lost, {} on the way",
+                    "    link {number} {state}: {} sent, {} lost, {} in flight",
                     link.sent, link.lost_count, link.in_flight
                 )?;
             }

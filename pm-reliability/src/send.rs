@@ -369,9 +369,9 @@ impl PacketSender {
         let PacketSender { first_unacked, next_unsent, limit, in_flight, lost_count, .. } = self;
         let queued = self.entries.len();
         format!(
-            "unacknowledged from {first_unacked}, unsent from {next_unsent}, shut from {limit}; \
-             {queued} queued, {in_flight} on the way, {lost_count} lost; window {}, \
-             reorder {}, round trip {} ns, back-off {}{}",
+            "unacknowledged from {first_unacked}, unsent from {next_unsent}, \
+             window ends at {limit}; {queued} queued, {in_flight} in flight, {lost_count} lost; \
+             congestion window {}, reorder {}, round trip {} ns, back-off {}{}",
             self.congestion.window,
             self.loss_detector.threshold(),
             self.rtt.smoothed_ns,

@@ -282,7 +282,7 @@ mod tests {
         let all_processes = ViewSettings { hosts_only: Some(false), offset: 0 };
         let (first, max_offset) = lines(&view, &Metric::ALL, all_processes, (120, 33));
         assert!(first[3].starts_with("  0") && max_offset == 1050 - 30, "{first:#?}");
-        assert!(begin.elapsed() < Duration::from_secs(10));
+        assert!(begin.elapsed() < Duration::from_secs(60));
     }
 
     #[test]

@@ -379,16 +379,16 @@ fn the_dump_describes_the_machine_and_each_peer() {
 node 0 of 3, 2 peers, 2 links: 3 messages unacknowledged, 1 of 100 buffers held, 2 timers
   packets sent: 3
   packets received: 1
-  node 1 <- unacknowledged from 0, unsent from 3, shut from 16; 3 queued, 3 on the way, 0 lost; \
-window 32, reorder 3, round trip 0 ns, back-off 0
+  node 1 <- unacknowledged from 0, unsent from 3, window ends at 16; \
+3 queued, 3 in flight, 0 lost; congestion window 32, reorder 3, round trip 0 ns, back-off 0
   node 1 -> released to 0, delivered to 0, received to 0, admitted to 16; 0 early
-    link 0 carries: 3 sent, 0 lost, 3 on the way
-    link 1 carries: 0 sent, 0 lost, 0 on the way
-  node 2 <- unacknowledged from 0, unsent from 0, shut from 16; 0 queued, 0 on the way, 0 lost; \
-window 32, reorder 3, round trip 0 ns, back-off 0
+    link 0 up: 3 sent, 0 lost, 3 in flight
+    link 1 up: 0 sent, 0 lost, 0 in flight
+  node 2 <- unacknowledged from 0, unsent from 0, window ends at 16; \
+0 queued, 0 in flight, 0 lost; congestion window 32, reorder 3, round trip 0 ns, back-off 0
   node 2 -> released to 0, delivered to 0, received to 1, admitted to 49; 0 early
-    link 0 carries: 0 sent, 0 lost, 0 on the way
-    link 1 carries: 0 sent, 0 lost, 0 on the way
+    link 0 up: 0 sent, 0 lost, 0 in flight
+    link 1 up: 0 sent, 0 lost, 0 in flight
 ";
     assert_eq!(dump(&machine), expected);
 }
