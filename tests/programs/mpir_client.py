@@ -67,6 +67,17 @@ def table():
     return rows
 
 
+# The number of processes with this command line. Waits for the wanted number, because a shell may
+# not have executed the command yet.
+def count_of(command_line, wanted):
+    deadline = time.time() + 20
+    while True:
+        count = int(os.popen('pgrep -cx -f "%s"' % command_line).read())
+        if count == wanted or time.time() > deadline:
+            return count
+        time.sleep(0.02)
+
+
 def say_table():
     for row in table():
         say("row", *row)

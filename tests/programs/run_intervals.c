@@ -96,9 +96,10 @@ static void be_stubborn(void) {
 
 /* Node 1 stops itself, and prints when it continues. Node 0 prints when it continues node 1. */
 static void stop_one(void) {
-    char *directory = getenv("SCORE_JOB_DIR"), name[4096];
+    char *directory = getenv("SCORE_JOB_DIR"), name[4096], woken[4096];
     FILE *file;
     int pid = 0;
+    snprintf(woken, sizeof woken, "%s/woken", directory == NULL ? "." : directory);
     snprintf(name, sizeof name, "%s/pid", directory == NULL ? "." : directory);
     if (score_self_node == 1) {
         file = fopen(name, "w");
@@ -107,6 +108,8 @@ static void stop_one(void) {
         sc_barrier();
         raise(SIGSTOP);
         printf("woken %lld\n", now());
+        file = fopen(woken, "w");
+        if (file != NULL) fclose(file);
         return;
     }
     sc_barrier();
@@ -115,7 +118,11 @@ static void stop_one(void) {
     spin(&all[0]);
     printf("wakes %lld\n", now());
     fflush(stdout);
-    kill(pid, SIGCONT);
+    /* A SIGCONT before the stop has no effect, and node 1 may stop itself only now. */
+    do {
+        kill(pid, SIGCONT);
+        usleep(10000);
+    } while (access(woken, F_OK) != 0);
 }
 
 /* Each child ends at once. If a child were left stopped, this process would wait for ever. */

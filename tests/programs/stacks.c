@@ -1,20 +1,29 @@
 /* A program for tests of stacks: stacks SECONDS. Of each four ranks, rank 3 waits for its input and
  * the others compute; each prints "up" in the function in which it remains. A second thread of each
- * rank waits. All end with "ok" after SECONDS. */
+ * rank waits. All end with "ok" after SIGUSR1 or SECONDS. */
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
-static volatile int ended;
+#define SLEEPS_PER_SECOND 20
+
+static volatile int ended, counts_down;
 static volatile unsigned long work;
+
+static void end(int signal)
+{
+    (void)signal;
+    ended = 1;
+}
 
 static void *count_down(void *seconds)
 {
-    struct timespec left = {*(long *)seconds, 0};
+    long left = *(long *)seconds * SLEEPS_PER_SECOND;
 
-    while (nanosleep(&left, &left) != 0) { }
+    counts_down = 1;
+    while (!ended && left-- > 0) usleep(1000000 / SLEEPS_PER_SECOND);
     ended = 1;
     return NULL;
 }
@@ -43,7 +52,9 @@ int main(int argc, char **argv)
     long seconds = argc > 1 ? atol(argv[1]) : 1;
     pthread_t thread;
 
+    signal(SIGUSR1, end);
     if (pthread_create(&thread, NULL, count_down, &seconds) != 0) return 1;
+    while (!counts_down) usleep(1000);
     if (node && atoi(node) % 4 == 3) wait_for_the_end();
     else compute_something();
     pthread_join(thread, NULL);

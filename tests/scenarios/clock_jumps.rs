@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use score_tests::process::Process;
-use score_tests::{Job, TestEnv, binaries, netns, skip, test_env};
+use score_tests::{Job, TestEnv, binaries, skip, test_env};
 
 /// Runs scrun with these arguments and a jumping clock.
 fn scrun_with_jumping_clock(env: &TestEnv, args: &[&str]) -> Option<Job> {
@@ -25,10 +25,16 @@ fn scrun_with_jumping_clock(env: &TestEnv, args: &[&str]) -> Option<Job> {
     Some(env.scrun(args).env("LD_PRELOAD", library.to_str().unwrap()))
 }
 
-/// Checks that the processes read the jumping clock. Otherwise the scenario would prove nothing.
-fn has_jumping_clock(process: &Process) -> bool {
-    let maps = std::fs::read_to_string(format!("/proc/{}/maps", process.pid));
-    maps.is_ok_and(|maps| maps.contains("clock.so"))
+/// Waits for the daemon of a host, and until it reads the jumping clock. Otherwise the scenario
+/// would prove nothing.
+fn wait_for_daemon(env: &TestEnv, host: &str) -> Process {
+    let option = format!("-host {host} ");
+    env.wait_for_process("daemon with the jumping clock", |process| {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", process.pid));
+        process.is_scored()
+            && process.command.contains(&option)
+            && maps.is_ok_and(|maps| maps.contains("clock.so"))
+    })
 }
 
 /// The program of a job of three hosts. Each of its nodes must have read different years.
@@ -41,8 +47,7 @@ fn a_clock_that_jumps_has_no_effect() {
     let args = ["-group=local:3,nodes=3x1,statistics", "system", "sh", "-c", DATES];
     let Some(job) = scrun_with_jumping_clock(&env, &args) else { return };
     let job = job.start();
-    let daemon = netns::wait_for_daemon(&env, "local2");
-    assert!(has_jumping_clock(&daemon), "{daemon:?} has the machine's own clock");
+    let _ = wait_for_daemon(&env, "local2");
     let outcome = job.wait().expect_code(0);
     let text = outcome.text();
     assert_eq!(text.matches("over").count(), 3, "{outcome}");
@@ -61,8 +66,7 @@ fn a_host_that_hangs_is_named_in_time_though_the_clock_jumps() {
     let Some(job) = scrun_with_jumping_clock(&env, &args) else { return };
     let mut job = job.start();
     job.wait_for("up", 2);
-    let daemon = netns::wait_for_daemon(&env, "local1");
-    assert!(has_jumping_clock(&daemon), "{daemon:?} has the machine's own clock");
+    let daemon = wait_for_daemon(&env, "local1");
     let started_at = std::time::Instant::now();
     daemon.signal(Signal::SIGSTOP);
     let outcome = job.wait().assert_stderr(&["host local1 is lost"]);

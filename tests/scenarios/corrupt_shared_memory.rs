@@ -10,7 +10,7 @@ fn run(mode: &str) -> Option<Outcome> {
     let env = TestEnv::new();
     let program = env.test_program("hostile")?;
     let job = env.scrun(&["-nodes=3", program.to_str().unwrap(), mode]);
-    let outcome = job.timeout(Duration::from_secs(20)).run();
+    let outcome = job.timeout(Duration::from_secs(60)).run();
     assert_ne!(outcome.code, 0, "{outcome}");
     for word in ["panicked", "SIGBUS", "SIGSEGV", "scored has died", "scored died"] {
         assert!(!outcome.stderr.contains(word), "{mode}: {word}: {outcome}");

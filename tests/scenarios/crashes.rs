@@ -10,7 +10,7 @@ use score_tests::test_env::is_installed;
 use score_tests::virtual_display::VirtualDisplay;
 use score_tests::{Outcome, TestEnv, skip};
 
-const DEBUG_TIMEOUT: Duration = Duration::from_secs(60);
+const DEBUG_TIMEOUT: Duration = Duration::from_secs(240);
 const SERVICE: &str = "scored-toolctl";
 const ONE_HOST: &[&str] = &["-nodes=4"];
 const TWO_HOSTS: &[&str] = &["-group=local:2", "-nodes=2x2"];
@@ -185,7 +185,10 @@ fn on_a_terminal_ranks_that_crash_get_gdb_one_after_the_other() {
         terminal.type_keys("backtrace\n");
         offset = terminal.wait_for_after(offset, "write_nowhere", DEBUG_TIMEOUT);
         offset = terminal.wait_for_after(offset, "(gdb) ", DEBUG_TIMEOUT);
-        terminal.type_keys("detach\nquit\n");
+        // The prompt after `detach` must not be taken for that of the next gdb.
+        terminal.type_keys("detach\n");
+        offset = terminal.wait_for_after(offset, "(gdb) ", DEBUG_TIMEOUT);
+        terminal.type_keys("quit\n");
     }
     assert_eq!(terminal.wait(DEBUG_TIMEOUT), 139);
 }
@@ -199,7 +202,7 @@ fn on_a_display_some_ranks_at_a_time_get_gdb_in_an_xterm_that_ends_with_the_job(
     let program = program.display();
     let line =
         format!("DISPLAY={} exec scrun -nodes=4,debug=1 {program} segv 1 3", display.display);
-    let job = env.sh(&line).start();
+    let job = env.sh(&line).timeout(DEBUG_TIMEOUT).start();
     // gdb itself starts a helper gdb, which opens files in the mount namespace of the process.
     let is_gdb = |process: &Process| {
         let has_parent = |one: &Process| one.pid == process.parent && one.program() == "gdb";

@@ -88,7 +88,7 @@ impl<'a> DebuggedJob<'a> {
             text.lines().filter(|line| line.starts_with("answer ")).collect();
         lines.sort_unstable();
         assert_eq!(lines, answers, "{outcome}");
-        let clean = self.env.wait_until_clean(Duration::from_secs(3));
+        let clean = self.env.wait_until_clean(test_env::CLEANUP_TIMEOUT);
         clean.unwrap_or_else(|left| panic!("{left:#?}"));
     }
 }
@@ -262,7 +262,7 @@ fn gdb_attaches_in_slices_only_to_a_rank_of_its_own_user() {
     let start = |uid| {
         let words = [program.to_str().unwrap(), end.to_str().unwrap()];
         let job = cluster.command(uid, "scrun", "a").args(&["-scored=all,nodes=2"]);
-        let mut job = job.args(&words).start();
+        let mut job = job.args(&words).timeout(DEBUGGER_TIMEOUT).start();
         job.wait_for("up", 2);
         job
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use score_tests::TestEnv;
 use score_tests::terminal::Terminal;
 
-const EFFECT_TIMEOUT: Duration = Duration::from_secs(15);
+const EFFECT_TIMEOUT: Duration = Duration::from_secs(60);
 
 // Promise (use): ^Z, fg, ^C and ^\\ act on the whole job.
 #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use score_tests::process::Process;
+use score_tests::test_env::CLEANUP_TIMEOUT;
 use score_tests::{Running, TestEnv};
 
 /// A job whose descendants have left their session like daemons.
@@ -22,7 +23,7 @@ fn start(env: &TestEnv) -> Running {
 
 fn kill_and_wait_until_clean(env: &TestEnv, what: &str, predicate: impl Fn(&Process) -> bool) {
     env.wait_for_process(what, predicate).signal(Signal::SIGKILL);
-    let clean = env.wait_until_clean(Duration::from_secs(3));
+    let clean = env.wait_until_clean(CLEANUP_TIMEOUT);
     let elapsed = clean.unwrap_or_else(|left| panic!("after SIGKILL of {what}: {left:#?}"));
     eprintln!("everything removed {elapsed:?} after SIGKILL of {what}");
 }
@@ -91,7 +92,7 @@ fn descendants_do_not_outlive_a_job_that_ends_well() {
     let line = "scrun -nodes=2 system sh -c 'setsid sleep 300 > /dev/null 2>&1 & echo done'";
     let outcome = env.sh(line).run().expect_code(0);
     assert_eq!(outcome.text(), "done\ndone\n");
-    let clean = env.wait_until_clean(Duration::from_secs(3));
+    let clean = env.wait_until_clean(CLEANUP_TIMEOUT);
     clean.unwrap_or_else(|left| panic!("{left:#?}"));
 }
 

@@ -45,9 +45,10 @@ fn a_link_that_is_down_for_five_seconds_only_delays_the_job() {
     assert_progress(&job);
     let switch = NetNs::for_switch(&env);
     set_link_state(&switch, 1, "down");
-    sleep(Duration::from_millis(500));
+    // What was sent before may still be on its way to this test.
+    sleep(Duration::from_millis(1500));
     let rounds_before = count_rounds(&job);
-    sleep(Duration::from_millis(4500));
+    sleep(Duration::from_millis(3500));
     assert!(count_rounds(&job) <= rounds_before + 1, "the cable carries: {}", job.stdout());
     set_link_state(&switch, 1, "up");
     assert_progress(&job);

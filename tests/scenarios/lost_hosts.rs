@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use score_tests::process::Process;
+use score_tests::test_env::CLEANUP_TIMEOUT;
 use score_tests::{Outcome, Running, TestEnv};
 
 /// A job on four hosts whose descendants have left their session like daemons.
@@ -37,13 +38,11 @@ fn signal_and_wait_until_clean(
     job.wait()
 }
 
-const EFFECT_TIMEOUT: Duration = Duration::from_secs(3);
-
 // Promise (jobs on many hosts): If a daemon, shepherd or process of any host is killed, or hangs,
 // the host is named, the job ends, and nothing is left on any host.
 #[test]
 fn a_daemon_is_killed() {
-    let outcome = signal_and_wait_until_clean(Signal::SIGKILL, EFFECT_TIMEOUT, |_, process| {
+    let outcome = signal_and_wait_until_clean(Signal::SIGKILL, CLEANUP_TIMEOUT, |_, process| {
         is_daemon_of(process, "local2")
     });
     assert_ne!(outcome.assert_stderr(&["host local2 is lost"]).code, 0);
@@ -62,7 +61,7 @@ fn a_daemon_that_hangs_is_named_within_the_limit() {
 // Promise of `a_daemon_is_killed`.
 #[test]
 fn the_server_is_killed() {
-    let outcome = signal_and_wait_until_clean(Signal::SIGKILL, EFFECT_TIMEOUT, |_, process| {
+    let outcome = signal_and_wait_until_clean(Signal::SIGKILL, CLEANUP_TIMEOUT, |_, process| {
         process.is_scored() && process.command.contains("-single")
     });
     assert_ne!(outcome.assert_stderr(&["scored was killed by signal 9"]).code, 0);
@@ -71,7 +70,7 @@ fn the_server_is_killed() {
 // Promise of `a_daemon_is_killed`.
 #[test]
 fn a_shepherd_of_another_host_is_killed() {
-    let outcome = signal_and_wait_until_clean(Signal::SIGKILL, EFFECT_TIMEOUT, |env, process| {
+    let outcome = signal_and_wait_until_clean(Signal::SIGKILL, CLEANUP_TIMEOUT, |env, process| {
         let all = env.processes();
         let parent = all.iter().find(|candidate| candidate.pid == process.parent);
         process.is_shepherd() && parent.is_some_and(|daemon| is_daemon_of(daemon, "local3"))
@@ -85,7 +84,7 @@ fn a_shepherd_of_another_host_is_killed() {
 #[test]
 fn scrun_is_killed() {
     assert_eq!(
-        signal_and_wait_until_clean(Signal::SIGKILL, EFFECT_TIMEOUT, |_, process| process
+        signal_and_wait_until_clean(Signal::SIGKILL, CLEANUP_TIMEOUT, |_, process| process
             .is_scrun())
         .code,
         137
@@ -95,7 +94,7 @@ fn scrun_is_killed() {
 // Promise of `a_daemon_is_killed`.
 #[test]
 fn a_process_on_another_host_is_killed() {
-    let outcome = signal_and_wait_until_clean(Signal::SIGKILL, EFFECT_TIMEOUT, |env, process| {
+    let outcome = signal_and_wait_until_clean(Signal::SIGKILL, CLEANUP_TIMEOUT, |env, process| {
         let all = env.processes();
         let parent = |pid| all.iter().find(|candidate| candidate.pid == pid);
         let daemon = parent(process.parent).and_then(|shepherd| parent(shepherd.parent));

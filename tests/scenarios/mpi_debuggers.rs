@@ -51,21 +51,24 @@ fn clients_debug(env: &TestEnv, program: &Path, variable: &str, is_first: bool) 
     env.write_file("end", "");
     let client = Client::new(env, "start", &format!("{TO_TABLE}assert not go_on()\n")).unwrap();
     let command = [&[scrun.to_str().unwrap()][..], &words].concat();
-    let outcome = client.start(&command).env(name, value).run().expect_code(0);
+    let debugger = client.start(&command).env(name, value).timeout(DEBUGGER_TIMEOUT);
+    let outcome = debugger.run().expect_code(0);
     client.assert_said("held 2 of 2", &outcome);
     client.assert_said("code 0", &outcome);
     assert_eq!(outcome.text().matches("answer 0\n").count(), 2, "{outcome}");
     std::fs::remove_file(&end).unwrap();
 
-    let mut job = env.command(&scrun).args(&words).env(name, value).start();
+    let job = env.command(&scrun).args(&words).env(name, value);
+    let mut job = job.timeout(DEBUGGER_TIMEOUT).start();
     job.wait_for("up", 2);
     let lines = format!("{ATTACH}set_flag(0)\ngdb.execute('detach')\n");
     let client = Client::new(env, "attach", &lines).unwrap();
-    let _ = client.attach(job.pid()).run().expect_code(0);
+    let _ = client.attach(job.pid()).timeout(DEBUGGER_TIMEOUT).run().expect_code(0);
     let rows = client.rows();
     assert!(rows.len() == 2 && rows[0].1 == program.to_str().unwrap(), "{rows:?}");
 
-    let mut tracer = env.command("strace").args(&["-f", "-p", &rows[0].2.to_string()]).start();
+    let tracer = env.command("strace").args(&["-f", "-p", &rows[0].2.to_string()]);
+    let mut tracer = tracer.timeout(DEBUGGER_TIMEOUT).start();
     tracer.wait_for_stderr("nanosleep");
     tracer.signal(Signal::SIGINT);
     let _ = tracer.wait();
@@ -122,7 +125,7 @@ fn gdb_reaches_a_rank_of_an_mpi_program_that_runs_under_valgrind() {
          vgdb {prefix} --port={port} --wait=60 & exec valgrind -q --vgdb=yes {prefix} {program}"
     );
     let options = ["-nodes=2", "-mpi=openmpi", "sh", "-c", &rank];
-    let mut job = env.scrun(&options).env(name, value).start();
+    let mut job = env.scrun(&options).env(name, value).timeout(DEBUGGER_TIMEOUT).start();
     job.wait_for("up", 2);
     let remote = format!("target remote localhost:{port}");
     let gdb = env.command("gdb").args(&["-nx", "-q", "-batch"]);

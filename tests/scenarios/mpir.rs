@@ -110,7 +110,7 @@ fn scrun() -> String {
 
 #[track_caller]
 fn assert_clean(env: &TestEnv) {
-    let clean = env.wait_until_clean(Duration::from_secs(3));
+    let clean = env.wait_until_clean(test_env::CLEANUP_TIMEOUT);
     clean.unwrap_or_else(|left| panic!("{left:#?}"));
 }
 
@@ -315,7 +315,7 @@ fn a_debugger_can_attach_detach_and_attach_again_without_effect_on_the_job() {
         let took = client.said().iter().find_map(|line| line.strip_prefix("took ")?.parse().ok());
         let took: f64 = took.unwrap();
         println!("from the flag to the table: {:.1} ms", took * 1000.0);
-        assert!(took < 5.0, "it took {took} s");
+        assert!(took < 30.0, "it took {took} s");
     }
     finish_job(&env, job);
 }
@@ -379,10 +379,10 @@ fn the_servers_of_the_debugger_run_when_it_sees_the_table() {
                    write('MPIR_server_arguments', ARGUMENTS)\n\
                    gdb.selected_inferior().write_memory(pointer('MPIR_subset_attach'), SUBSET)\n\
                    assert go_on()\nsay('state', state())\nsay_held()\n\
-                   say('server', os.popen('pgrep -cx -f \"sleep 432\"').read().strip())\n\
+                   say('server', count_of('sleep 432', WANTED))\n\
                    assert not go_on()\n";
     let good = format!(
-        "ARGUMENTS = b'-c\\0echo server of job $BG_JOBID; exec sleep 432\\0\\0'\n\
+        "WANTED = 1\nARGUMENTS = b'-c\\0echo server of job $BG_JOBID; exec sleep 432\\0\\0'\n\
          SUBSET = b'2-$max:2\\0'\n{servers}"
     );
     let Some(client) = Client::new(&env, "good", &good) else { return };
@@ -400,7 +400,7 @@ fn the_servers_of_the_debugger_run_when_it_sees_the_table() {
         ("b'\\0'", "b'0-4\\0'", "MPIR_subset_attach: '0-4': the job has 4 ranks"),
         ("b'\\0'", "b'0-3:0\\0'", "MPIR_subset_attach: '0-3:0': a stride of 0"),
     ] {
-        let bad = format!("ARGUMENTS = {arguments}\nSUBSET = {subset}\n{servers}");
+        let bad = format!("WANTED = 0\nARGUMENTS = {arguments}\nSUBSET = {subset}\n{servers}");
         let client = Client::new(&env, "bad", &bad).unwrap();
         let outcome = client.start(&command).run().expect_code(0);
         client.assert_said("server 0", &outcome);
@@ -464,7 +464,7 @@ fn slices_neither_start_held_processes_nor_take_time_of_other_jobs() {
 const START_TOOL: &str = "assert go_on()\nsay('state', state())\nsay_table()\n\
                           say('job', text(pointer('MPIR_job_id')))\n\
                           say('starter', number('MPIR_i_am_starter'))\n\
-                          say('server', os.popen(COUNT).read().strip())\nassert not go_on()\n";
+                          say('server', count_of(TOOL, WANTED))\nassert not go_on()\n";
 
 #[test]
 fn a_debugger_of_another_host_finds_a_running_job_by_a_stripped_start_tool() {
@@ -472,7 +472,7 @@ fn a_debugger_of_another_host_finds_a_running_job_by_a_stripped_start_tool() {
     // No other test sleeps for this time.
     let tool = format!("sleep {}", 400_000 + std::process::id());
     let lines = format!(
-        "COUNT = 'pgrep -cx -f \"{tool}\"'\nrun()\nsay('state', state())\nset_flag(1)\n{START_TOOL}"
+        "TOOL, WANTED = '{tool}', 2\nrun()\nsay('state', state())\nset_flag(1)\n{START_TOOL}"
     );
     let Some(client) = Client::new(&env, "client", &lines) else { return };
     let Some(cluster) = Cluster::start(&env, &["a", "b"]) else { return };
@@ -515,7 +515,7 @@ fn start_tool_starts_the_servers_of_a_debugger_and_names_their_errors() {
     let env = TestEnv::new();
     let tool = format!("sleep {}", 500_000 + std::process::id());
     let servers = format!(
-        "COUNT = 'pgrep -cx -f \"{tool}\"'\nrun()\nset_flag(1)\n\
+        "TOOL, WANTED = '{tool}', 1\nrun()\nset_flag(1)\n\
          write('MPIR_executable_path', b'/bin/sh\\0')\n\
          write('MPIR_server_arguments', b'-c\\0exec {tool}\\0\\0')\n\
          gdb.selected_inferior().write_memory(pointer('MPIR_subset_attach'), SUBSET)\n{START_TOOL}"

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use score_tests::service::{ALICE, BOB, Cluster, OPERATOR};
+use score_tests::test_env::CLEANUP_TIMEOUT;
 use score_tests::{Running, TestEnv};
 
 /// Ends a job that holds hosts.
@@ -216,7 +217,7 @@ fn a_killed_server_ends_its_jobs_and_a_new_server_accepts_jobs_at_once() {
     assert!(outcome.code != 0 && outcome.stderr.contains("b, the server, is lost"), "{outcome}");
     assert_ne!(bob_job.wait().code, 0);
     // Every process of both jobs is killed. The next start removes the files that are left on disk.
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + CLEANUP_TIMEOUT;
     let is_running =
         || env.processes().iter().any(|process| process.command.starts_with("sleep 30"));
     while is_running() {
@@ -246,7 +247,7 @@ fn a_killed_server_ends_its_jobs_and_a_new_server_accepts_jobs_at_once() {
             .map(|entry| entry.path())
             .find(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(is_left))
     };
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + CLEANUP_TIMEOUT;
     while let Some(group) = find_left() {
         assert!(Instant::now() < deadline, "{} is left", group.display());
         sleep(Duration::from_millis(10));

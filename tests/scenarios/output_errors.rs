@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use score_tests::TestEnv;
 use score_tests::job::open_dev_full;
+use score_tests::test_env::CLEANUP_TIMEOUT;
 
 // Promise (output and input): A reader that exits early, a full disk and too few descriptors have
 // the same effect as in a Unix pipeline.
@@ -14,7 +15,7 @@ fn the_job_ends_after_head_has_read_one_line() {
     let env = TestEnv::new();
     let outcome = env.sh("scrun -nodes=4 system yes | head -1").run().expect_code(0);
     assert_eq!(outcome.text(), "y\n");
-    let clean = env.wait_until_clean(Duration::from_secs(3));
+    let clean = env.wait_until_clean(CLEANUP_TIMEOUT);
     clean.unwrap_or_else(|left| panic!("{left:#?}"));
 }
 
@@ -50,7 +51,7 @@ fn too_few_descriptors_are_reported_without_a_hang() {
         } else {
             assert!(!outcome.stderr.is_empty(), "ulimit -n {limit}: no message: {outcome}");
         }
-        let clean = env.wait_until_clean(Duration::from_secs(3));
+        let clean = env.wait_until_clean(CLEANUP_TIMEOUT);
         clean.unwrap_or_else(|left| panic!("ulimit -n {limit}: {left:#?}"));
     }
 }

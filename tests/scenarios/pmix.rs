@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use score_tests::process::Process;
+use score_tests::test_env::CLEANUP_TIMEOUT;
 use score_tests::{Outcome, Running, TestEnv};
 
 use crate::open_mpi::OpenMpi;
@@ -184,7 +185,7 @@ fn a_helper_that_hangs_ends_the_job_and_is_named() {
             let line = format!("scored-pmix, which serves PMIx on host {host}");
             let outcome = outcome.assert_stderr(&[&line, ": it has not answered for 10 s"]);
             assert!(outcome.elapsed < Duration::from_secs(40), "{outcome}");
-            let clean = env.wait_until_clean(Duration::from_secs(10));
+            let clean = env.wait_until_clean(CLEANUP_TIMEOUT);
             clean.unwrap_or_else(|left| panic!("{left:#?}"));
         }
     });
@@ -194,7 +195,9 @@ fn a_helper_that_hangs_ends_the_job_and_is_named() {
 #[test]
 fn a_helper_does_not_hang_while_its_job_is_stopped() {
     with_each_libpmix("pmix_stop", |env, program| {
-        let job = start_waiting(env, program, LAYOUTS[1], 3);
+        // The program waits longer than SIGTSTP takes on a busy machine. Its wait ends while the
+        // job is stopped.
+        let job = start_waiting(env, program, LAYOUTS[1], 12);
         job.signal(Signal::SIGTSTP);
         let is_stopped = |process: &Process| is_helper(process) && process.state == 'T';
         env.wait_for_process("stopped helper", is_stopped);
@@ -231,7 +234,7 @@ fn no_process_or_file_remains_after_scrun_is_killed() {
                 env.wait_for_process("helper", is_helper);
                 job.signal(Signal::SIGKILL);
                 assert_eq!(job.wait().code, 137);
-                let clean = env.wait_until_clean(Duration::from_secs(10));
+                let clean = env.wait_until_clean(CLEANUP_TIMEOUT);
                 clean.unwrap_or_else(|left| panic!("{pml} {options}: {left:#?}"));
                 assert_eq!(files_of_mpi(), before, "{pml} {options}");
             }

@@ -54,8 +54,15 @@ fn start(env: &TestEnv, target_job: &TargetJob) -> (Running, PipeWriter) {
 fn stacks_and_threads_are_shown_with_their_ranks() {
     let env = TestEnv::new();
     let Some(target_job) = TargetJob::start(&env, 3) else { return };
-    let text = scdb(&env, &target_job, &["where"]).expect_code(0).text();
-    assert!(text.starts_with("ranks 0-2:\n  #0   "), "{text}");
+    // A rank that has described itself may not wait for its thread yet.
+    let deadline = Instant::now() + SCDB_TIMEOUT;
+    let text = loop {
+        let text = scdb(&env, &target_job, &["where"]).expect_code(0).text();
+        if text.starts_with("ranks 0-2:\n  #0   ") {
+            break text;
+        }
+        assert!(Instant::now() < deadline, "{text}");
+    };
     assert!(text.contains(&format!("main in {PROGRAM}\n")), "{text}");
     let text = scdb(&env, &target_job, &["where", "1-2", "-all"]).expect_code(0).text();
     assert!(text.contains(&format!(": thread 2 ({PROGRAM}):\n")), "{text}");
@@ -292,8 +299,12 @@ fn at_a_terminal_the_console_has_a_history_and_the_interrupt_key_ends_only_a_com
         after = terminal.wait_for_after(after, text, SCDB_TIMEOUT);
     }
     // The command gets the key only after the line editor has released the terminal.
-    std::thread::sleep(Duration::from_millis(300));
-    terminal.type_keys("\x03");
+    let deadline = Instant::now() + SCDB_TIMEOUT;
+    while !terminal.text().contains("interrupted: rank 1: running") {
+        assert!(Instant::now() < deadline, "{}", terminal.text());
+        terminal.type_keys("\x03");
+        std::thread::sleep(Duration::from_millis(500));
+    }
     after = terminal.wait_for_after(after, "interrupted: rank 1: running", SCDB_TIMEOUT);
     terminal.wait_for_after(after, "(scdb ", SCDB_TIMEOUT);
     terminal.type_keys("\x04");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use score_tests::{Job, Outcome, Running, TestEnv, binaries, skip, test_env};
 
-const PRINT_TIMEOUT: Duration = Duration::from_secs(60);
+const PRINT_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// Four ranks of the program `printed` on two virtual hosts. The values differ by rank: `color` is
 /// 0, 0, 1, 1, and `cell` contains the number of the rank.
@@ -30,7 +30,8 @@ impl<'a> PrintedJob<'a> {
         let _ = compiler.args(&paths).run().expect_code(0);
         let end = env.dir().join("end");
         let words = ["system", program.to_str().unwrap(), end.to_str().unwrap()];
-        let mut job = env.scrun(&["-group=local:2", "-nodes=2x2"]).args(&words).start();
+        let job = env.scrun(&["-group=local:2", "-nodes=2x2"]).args(&words);
+        let mut job = job.timeout(PRINT_TIMEOUT).start();
         job.wait_for("up", 4);
         Some(Self { env, job })
     }
@@ -51,7 +52,7 @@ impl<'a> PrintedJob<'a> {
         self.env.write_file("end", "");
         let outcome = self.job.wait().expect_code(0);
         assert_eq!(outcome.text().matches("0 right, 0 calls").count(), 4, "{outcome}");
-        let clean = self.env.wait_until_clean(Duration::from_secs(3));
+        let clean = self.env.wait_until_clean(test_env::CLEANUP_TIMEOUT);
         clean.unwrap_or_else(|left| panic!("{left:#?}"));
     }
 }

@@ -142,7 +142,7 @@ fn scrun_uses_the_hosts_of_the_session_and_starts_no_daemon() {
     env.wait_for_process("process of the job", |process| process.command == "sleep 300");
     // A child that has not executed its program yet looks like the daemon that started it.
     let count_daemons = || env.processes().iter().filter(|process| process.is_scored()).count();
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(30);
     while count_daemons() != 4 {
         assert!(Instant::now() < deadline, "one for each host: {:#?}", env.processes());
         sleep(Duration::from_millis(10));
@@ -258,17 +258,22 @@ fn a_killed_scored_is_reported_and_all_its_processes_and_files_are_removed() {
 #[test]
 fn a_lost_host_is_named_and_other_hosts_continue() {
     let env = TestEnv::new();
-    let lines = "scout 'sleep 3; echo alive'; echo code $?\n\
-                 scrun -nodes=2x1,message=quiet system hostname | sort\n";
-    let running = scout(&env, &["-g", "local:4"]).input(lines).start();
-    let count_commands =
-        |command| env.processes().iter().filter(|process| process.command == command).count();
+    let folder = env.dir().display();
+    let lines = format!(
+        "scout 'touch {folder}/up-$SCORE_SELF_HOST; \
+         until [ -e {folder}/lost ]; do sleep 0.1; done; echo alive'; echo code $?\n\
+         scrun -nodes=2x1,message=quiet system hostname | sort\n"
+    );
+    let mut running = scout(&env, &["-g", "local:4"]).input(lines).start();
     let started_at = Instant::now();
-    while count_commands("sleep 3") < 4 && started_at.elapsed() < Duration::from_secs(20) {
+    while !(0..4).all(|host| env.dir().join(format!("up-{host}")).exists()) {
+        assert!(started_at.elapsed() < Duration::from_secs(60), "{:#?}", env.processes());
         std::thread::sleep(Duration::from_millis(5));
     }
     let daemon = env.wait_for_process("daemon", |process| process.command.contains("-host local3"));
     daemon.signal(Signal::SIGKILL);
+    running.wait_for_stderr("host local3 is lost");
+    env.write_file("lost", "");
     let outcome = running.wait().expect_code(0);
     let expected = "local[0-2]:\nalive\ncode 1\nlocal0\nlocal1\n";
     assert_eq!(outcome.text(), expected, "{outcome}");

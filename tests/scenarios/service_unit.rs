@@ -32,7 +32,7 @@ wait $held; echo "restarted: $?"
 as 61001 nodes=1 'echo again'
 first=$(state MainPID)
 kill -KILL "$first"
-until [ "$(state ActiveState)" = active ] && [ "$(state MainPID)" != "$first" ]; do sleep 0.1; done
+until [ "$(state MainPID)" != "$first" ] && [ "$(state ActiveState)" = active ]; do sleep 0.1; done
 as 61001 nodes=1 'echo again'
 hold
 systemctl stop scored

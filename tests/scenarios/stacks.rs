@@ -115,7 +115,8 @@ fn programs_of_a_pipeline_have_ranks_one_after_the_other() {
 fn a_kill_of_the_service_at_any_time_does_not_change_the_job() {
     let env = TestEnv::new();
     let Some(program) = copy_program(&env) else { return };
-    let mut job = env.scrun(&["-nodes=4", program.to_str().unwrap(), "8"]).start();
+    let words = ["-nodes=4", program.to_str().unwrap(), LONG];
+    let mut job = env.scrun(&words).timeout(ANSWER_TIMEOUT * 3).start();
     job.wait_for("up", 4);
     for _ in 0..10 {
         let question = env.command("scdb").args(&[&job.job_address(), "stacks"]).start();
@@ -127,6 +128,7 @@ fn a_kill_of_the_service_at_any_time_does_not_change_the_job() {
         assert!(outcome.code == 0 || (outcome.code == 1 && is_named), "{outcome}");
     }
     assert_tree(&scdb(&env, &job, &[]), "[0-2]", "[3]");
+    job.signal(Signal::SIGUSR1);
     let outcome = job.wait().expect_code(0);
     assert_eq!(outcome.text().matches("ok").count(), 4, "{outcome}");
 }
@@ -186,14 +188,19 @@ fn a_suspended_job_answers_and_stays_suspended() {
     let job = start(&env, &["-nodes=4"], &program, 4);
     job.signal(Signal::SIGTSTP);
     let is_stopped = |process: &Process| process.program() == "stacks" && process.state == 'T';
-    let stopped = || env.processes().into_iter().filter(is_stopped).count();
-    while stopped() < 4 {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let wait_until_stopped = || {
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        while env.processes().into_iter().filter(is_stopped).count() < 4 {
+            assert!(Instant::now() < deadline, "{:#?}", env.processes());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    wait_until_stopped();
     for _ in 0..5 {
         assert_tree(&scdb(&env, &job, &[]), "[0-2]", "[3]");
     }
-    assert_eq!(stopped(), 4, "{:#?}", env.processes());
+    // A process stops again when it gets a processor after scdb has left it.
+    wait_until_stopped();
     job.signal(Signal::SIGCONT);
     end(job);
 }
@@ -215,7 +222,8 @@ fn jobs_in_slices_answer_their_owner_alone_at_any_time() {
     let program = program.to_str().unwrap();
     let start = |uid| {
         let job = cluster.command(uid, "scrun", "a");
-        let mut job = job.args(&["-scored=all,nodes=4", program, "8"]).start();
+        let job = job.args(&["-scored=all,nodes=4", program, LONG]);
+        let mut job = job.timeout(ANSWER_TIMEOUT * 3).start();
         job.wait_for("up", 4);
         job.wait_for_stderr("4 nodes on 1 host");
         // "scrun: job 7: 4 nodes on 1 host"
@@ -248,6 +256,7 @@ fn jobs_in_slices_answer_their_owner_alone_at_any_time() {
     }
     let _ = ask(ALICE, "1").expect_code(1).assert_stderr(&["scdb: you have no job 1; scps"]);
     for job in [alices, bobs] {
+        job.signal(Signal::SIGUSR1);
         let outcome = job.wait().expect_code(0);
         assert_eq!(outcome.text().matches("ok").count(), 4, "{outcome}");
     }

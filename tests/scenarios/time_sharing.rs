@@ -73,8 +73,8 @@ fn jobs_on_one_processor_never_run_at_once_even_if_they_ignore_signals() {
     let Some(program) = copy_turns_program(&env) else { return };
     let Some(cluster) = start_cluster(&env, 1, "10") else { return };
     let program = program.to_str().unwrap();
-    let plain = start(&cluster, ALICE, "nodes=1", &[program, "3"]);
-    let stubborn = start(&cluster, BOB, "nodes=1", &[program, "3", "stubborn"]);
+    let plain = start(&cluster, ALICE, "nodes=1", &[program, "6"]);
+    let stubborn = start(&cluster, BOB, "nodes=1", &[program, "6", "stubborn"]);
     let (plain, stubborn) = (plain.wait(), stubborn.wait());
     let (plain, stubborn) = (run_intervals(&plain), run_intervals(&stubborn));
     assert_alternate(&plain, &stubborn);
@@ -92,7 +92,7 @@ fn jobs_that_take_turns_continue_if_the_shepherd_of_one_job_is_killed() {
     victim.wait_for("up", 1);
     let shepherd = env.processes().into_iter().find(|process| process.is_shepherd()).unwrap();
     let others = [ALICE, ALICE].map(|uid| {
-        let mut job = start(&cluster, uid, "nodes=1", &[program, "3"]);
+        let mut job = start(&cluster, uid, "nodes=1", &[program, "6"]);
         job.wait_for("up", 1);
         job
     });
@@ -334,13 +334,13 @@ fn a_job_is_suspended_while_its_output_is_not_read() {
 fn sc_sleep_stops_the_whole_job_for_its_time() {
     let env = TestEnv::new();
     let Some(program) = copy_turns_program(&env) else { return };
-    let job = env.scrun(&["-nodes=2", program.to_str().unwrap(), "3", "sleep"]).start();
+    let job = env.scrun(&["-nodes=2", program.to_str().unwrap(), "6", "sleep"]).start();
     // The job is alone, so only its call of sc_sleep can stop it.
     wait_until_stopped(&env, 5, |process| process.program() == "run_intervals");
     let outcome = job.wait();
     assert_eq!(outcome.code, 0, "{outcome}");
     assert_eq!(outcome.text().matches("slept 0").count(), 2, "{outcome}");
-    assert!(outcome.elapsed >= Duration::from_secs(3), "{outcome}");
+    assert!(outcome.elapsed >= Duration::from_secs(6), "{outcome}");
 }
 
 // Promise of `a_suspended_job_does_not_run_while_other_jobs_take_turns`.
@@ -502,7 +502,7 @@ fn a_host_that_does_not_answer_is_named_and_never_has_two_jobs() {
     let program = program.to_str().unwrap();
     let mut jobs = [ALICE, BOB].map(|uid| {
         let options = "-scored=all,nodes=2x1";
-        cluster.command(uid, "scrun", "a").args(&[options, program, "8"]).start()
+        cluster.command(uid, "scrun", "a").args(&[options, program, "16"]).start()
     });
     jobs.iter_mut().for_each(|job| job.wait_for("up", 2));
     // The daemon of one host receives no orders for some time.
@@ -530,7 +530,7 @@ fn jobs_take_turns_although_a_process_is_traced() {
     };
     let Some(cluster) = start_cluster(&env, 1, "20") else { return };
     let program = program.to_str().unwrap();
-    let mut traced = start(&cluster, ALICE, "nodes=1", &[program, "6"]);
+    let mut traced = start(&cluster, ALICE, "nodes=1", &[program, "12"]);
     traced.wait_for("up", 1);
     let process =
         env.wait_for_process("run_intervals", |process| process.program() == "run_intervals");

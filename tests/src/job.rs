@@ -17,6 +17,8 @@ use crate::process;
 
 /// The watchdog's time-out for a command that sets no other one.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
+/// The time-out for a command that has run beside others, perhaps longer than its own time-out.
+const LATE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The standard input of a command.
 enum Input {
@@ -219,15 +221,32 @@ impl Running {
     }
 
     fn wait_for_output(&mut self, output: fn(&Self) -> String, text: &str, times: usize) {
-        while output(self).matches(text).count() < times {
-            let timed_out = self.started_at.elapsed() > self.timeout;
-            if timed_out || self.has_ended() {
+        let deadline = self.deadline();
+        loop {
+            // The order matters: after the end there is no further output.
+            let is_last_look = self.is_over() || Instant::now() > deadline;
+            if output(self).matches(text).count() >= times {
+                return;
+            }
+            if is_last_look {
                 let (stdout, stderr) = (self.stdout(), self.stderr());
                 self.kill_all();
                 panic!("no {times} times {text:?}\nstdout: {stdout}\nstderr: {stderr}");
             }
             sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Whether the command has ended and its output has been read.
+    fn is_over(&mut self) -> bool {
+        let mut collectors = self.stdout.iter().chain(&self.stderr);
+        collectors.all(|collector| collector.thread.is_finished()) && self.has_ended()
+    }
+
+    /// When a wait ends that begins now.
+    fn deadline(&self) -> Instant {
+        let late_timeout = self.timeout.min(LATE_TIMEOUT);
+        (self.started_at + self.timeout).max(Instant::now() + late_timeout)
     }
 
     /// Kills this command and all processes with its marker.
@@ -242,13 +261,14 @@ impl Running {
     /// Waits for the end. If the time-out expires, the watchdog lists the living processes and
     /// kills them all.
     pub fn wait(mut self) -> Outcome {
+        let deadline = self.deadline();
         let status = loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => break status,
                 Ok(None) => {}
                 Err(error) => panic!("wait: {error}"),
             }
-            if self.started_at.elapsed() > self.timeout {
+            if Instant::now() > deadline {
                 let remaining = process::with_marker(&self.marker);
                 let (stdout, stderr) = (self.stdout(), self.stderr());
                 self.kill_all();
