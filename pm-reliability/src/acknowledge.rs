@@ -218,31 +218,15 @@ impl PacketSender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PacketKind;
     use crate::packet_header::ACK;
+    use crate::sender_tests::ack_header;
 
     #[test]
     fn an_answer_to_a_packet_before_the_latest_one_is_recognized_by_its_echo() {
         let sent_at = 6400;
         let sent_timestamp = timestamp(sent_at);
-        let header = |flags: u8, timestamp_echo: u32| Header {
-            kind: PacketKind::Ack,
-            flags,
-            link: 0,
-            sack_block: 0,
-            len: 0,
-            secret: 0,
-            incarnation: 0,
-            source: 1,
-            destination: 0,
-            sequence: 0,
-            ack: 0,
-            window: 0,
-            sack_bitmap: 0,
-            timestamp: 0,
-            timestamp_echo,
-            mac: 0,
-        };
+        let header =
+            |flags: u8, timestamp_echo: u32| Header { flags, timestamp_echo, ..ack_header(0, 0) };
         for (flags, echo, is_earlier) in [
             (TIMESTAMP_ECHO, sent_timestamp - 1, true),
             (ACK | TIMESTAMP_ECHO, sent_timestamp - 1, true),

@@ -100,7 +100,7 @@ impl SenderFixture {
 }
 
 /// An acknowledgement of the messages before `ack`. The peer may send those before `window`.
-fn ack_header(ack: u32, window: u32) -> Header {
+pub(crate) fn ack_header(ack: u32, window: u32) -> Header {
     Header {
         kind: PacketKind::Ack,
         flags: ACK,

@@ -142,7 +142,7 @@ fn a_long_wait_that_is_no_proved_deadlock_is_reported_once_and_the_job_continues
     for wait in ["node 0 waits for a message since ", "node 1 waits for a message since "] {
         let (_, rest) = outcome.stderr.split_once(wait).expect("the report of each node");
         let waited_ms: u64 = rest.split(' ').next().unwrap().parse().unwrap();
-        assert!(waited_ms >= 30_000, "{outcome}");
+        assert!((30_000..60_000).contains(&waited_ms), "{outcome}");
     }
     assert_eq!(outcome.stderr.matches("it may hang").count(), 1, "{outcome}");
     assert_eq!(outcome.sorted_lines(), ["node 0 went on", "node 1 went on"], "{outcome}");

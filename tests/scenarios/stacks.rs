@@ -94,7 +94,7 @@ fn programs_of_a_pipeline_have_ranks_one_after_the_other() {
     let line = format!("exec scrun -nodes=2 {program} {LONG} == {program} {LONG}");
     let mut job = env.sh(&line).start();
     job.wait_for("up", 2);
-    // The words of the left program do not get here, so it may still be starting.
+    // The right program gets the output of the left one, so the left one may still be starting.
     let deadline = Instant::now() + ANSWER_TIMEOUT;
     let text = loop {
         let text = scdb(&env, &job, &[]).expect_code(0).text();

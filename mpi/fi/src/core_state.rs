@@ -85,7 +85,7 @@ pub(crate) struct CoreState {
     pub(crate) counters: Vec<Option<CounterState>>,
     /// The address vectors, by number. None: the address vector is closed.
     pub(crate) vectors: Vec<Option<Addresses>>,
-    /// Whether MPICH may have messages to this process that no read has seen.
+    /// Whether the next read must leave untagged messages to the read after it.
     pub(crate) own_messages: OwnMessages,
     polling_call: PollingCall,
     /// Whether the last progress has received a message. If not, PM had no message.
