@@ -347,8 +347,8 @@ static void ask_for_control(void)
     CHECK(memcmp(holder.tag, "c tool\0\0", 8) == 0 && holder.priority == 50);
 }
 
-/* Stops the process while breakpoints are hit, so that either notice may come first. The signal of
- * ps_pstop must never reach the program, which would die of it. */
+/* Stops the process while breakpoints are hit. A breakpoint may be hit before all threads have
+ * stopped. */
 static void stop_amid_notices(void)
 {
     struct score_tools_new_breakpoint point = {0, 0, (uint64_t)address_of("tick"),

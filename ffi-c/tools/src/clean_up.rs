@@ -31,7 +31,7 @@ impl Connection {
 
     fn try_clean_up(&mut self, rank: u32) -> Result<(), Failure> {
         let Some(state) = self.ranks.get(&rank) else { return Ok(()) };
-        if state.control.is_none() {
+        if !state.has_authority {
             return Ok(());
         }
         // The changes are undone in reverse order. If one cannot be undone, the others are undone
@@ -106,13 +106,10 @@ impl Connection {
                 let signal = SignalNumber { signal };
                 self.update(rank, thread, CommandRequest::SetContinuationSignal(signal))?;
             }
-            let is_stop_coming = self.ranks.get(&rank).is_some_and(|it| it.is_stop_coming);
-            if !is_stop_coming {
-                match self.release(rank) {
-                    Err(Failure::Command { code, .. })
-                        if code == CommandCode::PendingNotify.number() => {}
-                    result => return result,
-                }
+            match self.release(rank) {
+                Err(Failure::Command { code, .. })
+                    if code == CommandCode::PendingNotify.number() => {}
+                result => return result,
             }
             match self.proceed(rank) {
                 // The thread has not stopped yet for the announced notice.

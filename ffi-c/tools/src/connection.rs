@@ -28,9 +28,6 @@ use crate::rank::Rank;
 
 /// Time limit for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// The signal that stops a process. It is not SIGSTOP, because the scheduler uses SIGSTOP, and the
-/// service never sends a notice of it.
-pub const STOP_SIGNAL: u32 = libc::SIGTRAP as u32;
 
 /// A connection to the service of a host.
 #[derive(Debug)]
@@ -193,11 +190,6 @@ impl Connection {
         rank: u32,
         settings: Control,
     ) -> Result<(Vec<u8>, Result<ControlAck, Failure>), Failure> {
-        let mut settings = settings;
-        if self.ranks.get(&rank).is_some_and(|it| it.is_stop_coming) {
-            // Without this notice the program would get the signal.
-            settings.notify_set |= 1 << (STOP_SIGNAL - 1);
-        }
         let request = ToolRequest::Control(settings);
         let answer = self.service.ask(rank, &request, ANSWER_TIMEOUT);
         let record = answer.map_err(|error| self.service_failure(error))?;
@@ -205,7 +197,7 @@ impl Connection {
         let result = match (header.code(), message) {
             (Some(ReturnCode::Success), ServiceMessage::ControlAck(ack)) => {
                 if let Some(state) = self.ranks.get_mut(&rank) {
-                    state.control = Some(Control { signal: 0, ..settings });
+                    state.has_authority = true;
                 }
                 Ok(ack)
             }
@@ -365,64 +357,17 @@ impl Connection {
         }
     }
 
-    /// Returns the rank if a notice reports the signal that this library has sent.
-    fn take_own_stop(&mut self, record: &[u8]) -> Option<u32> {
-        match self.decode(record) {
-            Ok((header, ServiceMessage::Notify(Notice::Signal(notice)))) => {
-                let state = self.ranks.get_mut(&header.rank)?;
-                let is_own = state.is_stop_coming
-                    && (notice.reason, notice.signal) == (SignalReason::Generic, STOP_SIGNAL);
-                state.is_stop_coming &= !is_own;
-                is_own.then_some(header.rank)
-            }
-            _ => None,
-        }
-    }
-
     /// Returns the next notice for the tool.
     pub fn next_notice(&mut self, timeout: Option<Duration>) -> Result<Vec<u8>, Failure> {
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
-        loop {
-            let record = match self.notices.pop_front() {
-                Some(record) => record,
-                None => self.receive_notice(deadline)?,
-            };
-            match self.take_own_stop(&record) {
-                // ps_pstop had returned at an earlier notice. The tool must not get this notice.
-                Some(rank) => self.proceed(rank)?,
-                None => return Ok(record),
-            }
+        match self.notices.pop_front() {
+            Some(record) => Ok(record),
+            None => self.receive_notice(timeout.map(|timeout| Instant::now() + timeout)),
         }
     }
 
     /// Continues the process.
     pub fn proceed(&mut self, rank: u32) -> Result<(), Failure> {
         self.update(rank, 0, CommandRequest::ContinueProcess(score_tools::wire::NoData {}))
-    }
-
-    /// Waits for the notice of the signal that was sent. Returns true if it has arrived, and false
-    /// if another notice of this rank came first, which is stored for the tool.
-    pub fn wait_for_own_stop(&mut self, rank: u32) -> Result<bool, Failure> {
-        let deadline = Instant::now() + ANSWER_TIMEOUT;
-        loop {
-            let record = self.receive_notice(Some(deadline))?;
-            if self.take_own_stop(&record) == Some(rank) {
-                return Ok(true);
-            }
-            let message = self.decode(&record);
-            let is_of_rank = message.is_ok_and(|(header, message)| {
-                let is_control = matches!(message, ServiceMessage::Notify(Notice::Control(_)));
-                header.rank == rank && !is_control
-            });
-            self.notices.push_back(record);
-            if !self.ranks.contains_key(&rank) {
-                let code = ReturnCode::ToolProcessExiting.number();
-                return Err(Failure::Refused { rank, code, errno: 0 });
-            }
-            if is_of_rank {
-                return Ok(false);
-            }
-        }
     }
 
     /// Removes the notices of signals of a rank that the tool has not read. Returns the thread of
@@ -454,8 +399,7 @@ impl Connection {
                     if header.rank == rank =>
                 {
                     let is_program = notice.reason == SignalReason::Generic;
-                    let is_own = self.take_own_stop(&record).is_some();
-                    let signal = if is_program && !is_own { notice.signal } else { 0 };
+                    let signal = if is_program { notice.signal } else { 0 };
                     last = Some((notice.thread, signal));
                 }
                 _ => kept.push_back(record),

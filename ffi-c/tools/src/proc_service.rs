@@ -201,7 +201,7 @@ unsafe extern "C" fn ps_pstop(handle: *mut ProcessHandle) -> PsError {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ps_pcontinue(handle: *mut ProcessHandle) -> PsError {
     // SAFETY: the rule of the crate.
-    unsafe { serve(handle, Connection::go_on) }
+    unsafe { serve(handle, Connection::proceed) }
 }
 
 #[unsafe(no_mangle)]

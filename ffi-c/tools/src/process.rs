@@ -1,16 +1,17 @@
 //! Implements the callbacks of libthread_db by commands of tool control.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fs;
 
 use score_tools::wire::{
-    Command, CommandAnswer, CommandRequest, FloatRegisters, FloatRegistersHead, GENERAL_REGISTERS,
-    GeneralRegister, GeneralRegisters, MAX_MEMORY_LEN, MemoryRange, NoData, ReturnCode,
-    SPECIAL_REGISTERS, SetMemory, SetMemoryHead, SharedAccess, SignalNumber, SpecialRegister,
-    SpecialRegisters, SpeculativeAccess, ToolState,
+    Command, CommandAnswer, CommandRequest, CommandSet, FloatRegisters, FloatRegistersHead,
+    GENERAL_REGISTERS, GeneralRegister, GeneralRegisters, MAX_COMMANDS, MAX_MEMORY_LEN,
+    MemoryRange, NoData, SPECIAL_REGISTERS, SetMemory, SetMemoryHead, SharedAccess,
+    SpecialRegister, SpecialRegisters, SpeculativeAccess,
 };
 
-use crate::connection::{Connection, STOP_SIGNAL};
+use crate::connection::Connection;
 use crate::failure::Failure;
 
 /// Registers in a prgregset_t of x86-64 (struct user_regs_struct).
@@ -273,59 +274,42 @@ impl Connection {
         })
     }
 
-    fn is_suspended(&mut self, rank: u32) -> Result<bool, Failure> {
-        let request = CommandRequest::GetThreadData(NoData {});
+    /// Stops all threads, and waits until they have stopped. A process that has stopped at a notice
+    /// is stopped already.
+    pub fn stop(&mut self, rank: u32) -> Result<(), Failure> {
+        self.update(rank, 0, CommandRequest::SuspendProcess(NoData {}))?;
+        let mut stopped = BTreeSet::new();
+        loop {
+            // A thread that has not stopped yet may create others.
+            let mut threads = self.threads(rank)?;
+            threads.retain(|thread| !stopped.contains(thread));
+            if threads.is_empty() {
+                return Ok(());
+            }
+            for part in threads.chunks(MAX_COMMANDS) {
+                let command = |thread: &u32| Command {
+                    thread: *thread,
+                    request: CommandRequest::GetGeneralRegisters(NoData {}),
+                };
+                let commands: Vec<Command<'_>> = part.iter().map(command).collect();
+                // The service answers when the thread has stopped. It cannot read the registers of
+                // a thread that has ended, or that cannot leave the kernel; such a thread executes
+                // nothing.
+                self.carry_out(rank, CommandSet::Query, &commands)?;
+            }
+            stopped.extend(threads);
+        }
+    }
+
+    /// The ids of all threads, as they are in messages.
+    fn threads(&mut self, rank: u32) -> Result<Vec<u32>, Failure> {
+        let request = CommandRequest::GetThreadList(NoData {});
         self.query(rank, 0, request, |answer| match answer {
-            CommandAnswer::GetThreadData(data) => {
-                Some(matches!(data.head.tool_state, ToolState::Suspend | ToolState::HoldSuspend))
+            CommandAnswer::GetThreadList(threads) => {
+                Some(threads.list.iter().map(|entry| entry.tid).collect())
             }
             _ => None,
         })
-    }
-
-    /// Stops all threads by a signal of which the service sends a notice. A process that has
-    /// stopped at another notice is stopped already.
-    pub fn stop(&mut self, rank: u32) -> Result<(), Failure> {
-        let state = self.ranks.get(&rank);
-        let is_coming = state.is_some_and(|state| state.is_stop_coming);
-        let Some(settings) = state.and_then(|state| state.control) else {
-            let code = match state {
-                Some(_) => ReturnCode::ToolControlRequired,
-                None => ReturnCode::ToolRankNotFound,
-            };
-            return Err(Failure::Refused { rank, code: code.number(), errno: 0 });
-        };
-        if self.is_suspended(rank)? {
-            return Ok(());
-        }
-        let bit = 1 << (STOP_SIGNAL - 1);
-        if settings.notify_set & bit == 0 {
-            let with_stop =
-                score_tools::wire::Control { notify_set: settings.notify_set | bit, ..settings };
-            self.control(rank, with_stop)?.1?;
-        }
-        if !is_coming {
-            let signal = SignalNumber { signal: STOP_SIGNAL };
-            self.update(rank, 0, CommandRequest::SendSignalToProcess(signal))?;
-            if let Some(state) = self.ranks.get_mut(&rank) {
-                state.is_stop_coming = true;
-            }
-        }
-        self.wait_for_own_stop(rank).map(drop)
-    }
-
-    /// Continues all threads that are not held.
-    pub fn go_on(&mut self, rank: u32) -> Result<(), Failure> {
-        self.proceed(rank)?;
-        // Another notice arrived before the notice of the signal that this library has sent. The
-        // tool must not get the second notice.
-        while self.ranks.get(&rank).is_some_and(|state| state.is_stop_coming) {
-            if !self.wait_for_own_stop(rank)? {
-                return Ok(());
-            }
-            self.proceed(rank)?;
-        }
-        Ok(())
     }
 
     /// Holds a thread, and waits until it has stopped.
@@ -352,8 +336,7 @@ mod tests {
         send, socket,
     };
     use score_tools::wire::{
-        CommandCode, CommandKind, CommandSet, CommandWriter, MAX_MESSAGE_LEN, ToolMessage,
-        encode_results,
+        CommandCode, CommandKind, CommandWriter, MAX_MESSAGE_LEN, ToolMessage, encode_results,
     };
 
     use super::*;

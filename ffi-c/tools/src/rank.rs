@@ -1,18 +1,15 @@
 //! Records the state that a tool has set in a rank, so that the library can undo it before the tool
 //! leaves.
 
-use score_tools::wire::{Command, CommandAnswer, CommandRequest, CommandResult, Control};
+use score_tools::wire::{Command, CommandAnswer, CommandRequest, CommandResult};
 
 /// The state of a rank to which the tool is attached.
 #[derive(Debug, Default)]
 pub struct Rank {
-    /// The settings of Control authority, while the tool has it.
-    pub control: Option<Control>,
+    /// Whether the tool has Control authority.
+    pub has_authority: bool,
     /// The state that this tool has set in the process.
     pub traces: Vec<Trace>,
-    /// Whether [`STOP_SIGNAL`](crate::connection::STOP_SIGNAL) was sent, and the notice of this
-    /// signal has not arrived.
-    pub is_stop_coming: bool,
     /// The process id of the rank on the host.
     pub pid: Option<i32>,
 }
@@ -64,7 +61,7 @@ impl Rank {
             (CommandRequest::ReleaseControl(_), _) => {
                 // The remaining state belongs to the next tool with Control authority.
                 self.traces.clear();
-                self.control = None;
+                self.has_authority = false;
             }
             _ => {}
         }

@@ -212,7 +212,9 @@ impl Service {
         let Some(WaitingCommand { number, tid, outside, .. }) = work.waiting.take() else { return };
         let (code, answer) = match result {
             Ok(Answer::Snapshot(threads)) => {
-                match self.queries.thread_data(work.pid, tid, &threads, &self.tracer) {
+                let is_suspended = self.authority.is_suspended(rank);
+                let thread = (work.pid, tid);
+                match self.queries.thread_data(thread, is_suspended, &threads, &self.tracer) {
                     Ok(answer) => (CommandCode::Success, Some(answer)),
                     Err(code) => (code, None),
                 }

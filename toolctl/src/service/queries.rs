@@ -115,18 +115,22 @@ impl Queries {
         }))
     }
 
-    /// The data of a thread, with its trace-back if it has been captured.
+    /// The data of a thread, with its trace-back if it has been captured. `is_suspended`: the
+    /// authority has suspended the process. The tracer stops threads earlier, as soon as a thread
+    /// has caused a notice, but Continue Process is possible only from the notice on.
     pub fn thread_data(
         &mut self,
-        pid: Pid,
-        tid: Tid,
+        (pid, tid): (Pid, Tid),
+        is_suspended: bool,
         threads: &[ThreadSnapshot],
         tracer: &Tracer<Linux>,
     ) -> Result<CommandAnswer<'static>, CommandCode> {
         let registers = threads.first().and_then(|thread| thread.registers);
         let stack_pointer = registers.map(|registers| registers.rsp);
         let data = process_data::thread_data(pid, tid, stack_pointer).map_err(convert::code_of)?;
-        let tool_state = tracer.tool_state(pid, tid).map_err(convert::code_of)?;
+        let tracer_state = tracer.tool_state(pid, tid).map_err(convert::code_of)?;
+        let is_held =
+            matches!(tracer_state, tracer::ToolState::Hold | tracer::ToolState::HoldSuspend);
         let registers = registers.map(|registers| (tid, stacks::registers_of(&registers)));
         let snapshot = registers
             .and_then(|thread| Snapshot::of_held(pid, &[thread], &ProcessMemory::new(pid)).ok());
@@ -142,11 +146,11 @@ impl Queries {
                 KernelState::Sleep => ThreadState::Sleep,
                 KernelState::FutexWait => ThreadState::FutexWait,
             },
-            tool_state: match tool_state {
-                tracer::ToolState::Active => ToolState::Active,
-                tracer::ToolState::Hold => ToolState::Hold,
-                tracer::ToolState::Suspend => ToolState::Suspend,
-                tracer::ToolState::HoldSuspend => ToolState::HoldSuspend,
+            tool_state: match (is_held, is_suspended) {
+                (false, false) => ToolState::Active,
+                (true, false) => ToolState::Hold,
+                (false, true) => ToolState::Suspend,
+                (true, true) => ToolState::HoldSuspend,
             },
             speculative_state: 0,
             guard: pair(data.guard),
