@@ -88,8 +88,7 @@ impl<'a> DebuggedJob<'a> {
             text.lines().filter(|line| line.starts_with("answer ")).collect();
         lines.sort_unstable();
         assert_eq!(lines, answers, "{outcome}");
-        let clean = self.env.wait_until_clean(test_env::CLEANUP_TIMEOUT);
-        clean.unwrap_or_else(|left| panic!("{left:#?}"));
+        self.env.assert_clean();
     }
 }
 

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use score_tests::TestEnv;
-use score_tests::test_env::CLEANUP_TIMEOUT;
 
 #[test]
 fn a_process_that_outlives_its_command_is_detected_and_can_be_ended() {
@@ -13,7 +12,7 @@ fn a_process_that_outlives_its_command_is_detected_and_can_be_ended() {
     env.wait_for_process("sleep", |process| process.command == "sleep 60");
     assert!(env.leftovers().iter().any(|left| left.contains("sleep 60")));
     running.kill_all();
-    env.wait_until_clean(CLEANUP_TIMEOUT).expect("everything was killed");
+    env.assert_clean();
 }
 
 #[test]

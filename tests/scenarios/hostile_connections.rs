@@ -92,7 +92,7 @@ impl AttackedJob {
         self.env.write_file("over", "");
         let outcome = self.job.wait().expect_code(0);
         assert_eq!(outcome.text().matches("done").count(), 3, "{outcome}");
-        self.env.wait_until_clean(score_tests::test_env::CLEANUP_TIMEOUT).unwrap();
+        self.env.assert_clean();
     }
 }
 

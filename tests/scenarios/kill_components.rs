@@ -92,8 +92,7 @@ fn descendants_do_not_outlive_a_job_that_ends_well() {
     let line = "scrun -nodes=2 system sh -c 'setsid sleep 300 > /dev/null 2>&1 & echo done'";
     let outcome = env.sh(line).run().expect_code(0);
     assert_eq!(outcome.text(), "done\ndone\n");
-    let clean = env.wait_until_clean(CLEANUP_TIMEOUT);
-    clean.unwrap_or_else(|left| panic!("{left:#?}"));
+    env.assert_clean();
 }
 
 #[test]

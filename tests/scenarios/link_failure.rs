@@ -82,8 +82,7 @@ fn a_host_whose_link_stays_down_is_named_and_the_job_ends() {
     // that it would run.
     assert!(started_at.elapsed() < Duration::from_secs(50), "it took {:?}", started_at.elapsed());
     // Virtual hosts share this machine, so the processes of the lost host also end.
-    env.wait_until_clean(score_tests::test_env::CLEANUP_TIMEOUT)
-        .unwrap_or_else(|left| panic!("{left:#?}"));
+    env.assert_clean();
 }
 
 // Promise of `a_link_that_is_down_for_five_seconds_only_delays_the_job`.
@@ -101,6 +100,5 @@ fn a_job_can_be_terminated_while_a_link_is_down() {
     job.signal(Signal::SIGTERM);
     // SCore does not wait longer for an unreachable host than for a lost one.
     assert_ne!(job.wait().code, 0);
-    env.wait_until_clean(score_tests::test_env::CLEANUP_TIMEOUT)
-        .unwrap_or_else(|left| panic!("{left:#?}"));
+    env.assert_clean();
 }

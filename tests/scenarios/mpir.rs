@@ -108,12 +108,6 @@ fn scrun() -> String {
     binaries::program("scrun").to_str().unwrap().to_owned()
 }
 
-#[track_caller]
-fn assert_clean(env: &TestEnv) {
-    let clean = env.wait_until_clean(test_env::CLEANUP_TIMEOUT);
-    clean.unwrap_or_else(|left| panic!("{left:#?}"));
-}
-
 /// Returns a shell program that writes into a file when it runs.
 fn marking_program(env: &TestEnv) -> String {
     let text =
@@ -281,7 +275,7 @@ fn finish_job(env: &TestEnv, job: Running) {
     env.write_file("end", "");
     let outcome = job.wait().expect_code(0);
     assert_eq!(outcome.text().matches("done\n").count(), 3, "{outcome}");
-    assert_clean(env);
+    env.assert_clean();
 }
 
 /// Commands that attach, set the flag, and continue to the breakpoint.
@@ -353,7 +347,7 @@ fn a_killed_debugger_ends_the_scrun_that_it_started_and_the_held_job() {
     client.wait_until_said("held 3 of 3");
     gdb.signal(Signal::SIGKILL);
     let _ = gdb.wait();
-    assert_clean(&env);
+    env.assert_clean();
 }
 
 #[test]
@@ -368,7 +362,7 @@ fn a_signal_that_ends_scrun_is_shown_to_the_debugger_first() {
     let outcome = client.start(&[&scrun(), "-nodes=2", "system", "sleep", "300"]).run();
     client.assert_said("then 2", &outcome);
     client.assert_said("code 137", &outcome);
-    assert_clean(&env);
+    env.assert_clean();
 }
 
 #[test]
@@ -544,7 +538,7 @@ fn start_tool_starts_the_servers_of_a_debugger_and_names_their_errors() {
     assert!(format!("{}{}", outcome.text(), outcome.stderr).contains(text), "{outcome}");
     job.signal(Signal::SIGTERM);
     let _ = job.wait();
-    assert_clean(&env);
+    env.assert_clean();
 }
 
 /// Returns a word of the auxiliary vector of a process.

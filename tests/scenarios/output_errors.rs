@@ -15,8 +15,7 @@ fn the_job_ends_after_head_has_read_one_line() {
     let env = TestEnv::new();
     let outcome = env.sh("scrun -nodes=4 system yes | head -1").run().expect_code(0);
     assert_eq!(outcome.text(), "y\n");
-    let clean = env.wait_until_clean(CLEANUP_TIMEOUT);
-    clean.unwrap_or_else(|left| panic!("{left:#?}"));
+    env.assert_clean();
 }
 
 #[test]

@@ -185,8 +185,7 @@ fn a_helper_that_hangs_ends_the_job_and_is_named() {
             let line = format!("scored-pmix, which serves PMIx on host {host}");
             let outcome = outcome.assert_stderr(&[&line, ": it has not answered for 10 s"]);
             assert!(outcome.elapsed < Duration::from_secs(40), "{outcome}");
-            let clean = env.wait_until_clean(CLEANUP_TIMEOUT);
-            clean.unwrap_or_else(|left| panic!("{left:#?}"));
+            env.assert_clean();
         }
     });
 }

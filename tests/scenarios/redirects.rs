@@ -122,6 +122,6 @@ fn a_file_system_that_hangs_blocks_neither_the_other_nodes_nor_an_interrupt() {
         // The signal kills scrun, as its shell expects.
         assert!([130, -2].contains(&outcome.code), "{outcome}");
         assert!(!outcome.stderr.contains("up 0"), "{outcome}");
-        env.wait_until_clean(score_tests::test_env::CLEANUP_TIMEOUT).unwrap();
+        env.assert_clean();
     }
 }

@@ -52,8 +52,7 @@ impl<'a> PrintedJob<'a> {
         self.env.write_file("end", "");
         let outcome = self.job.wait().expect_code(0);
         assert_eq!(outcome.text().matches("0 right, 0 calls").count(), 4, "{outcome}");
-        let clean = self.env.wait_until_clean(test_env::CLEANUP_TIMEOUT);
-        clean.unwrap_or_else(|left| panic!("{left:#?}"));
+        self.env.assert_clean();
     }
 }
 

@@ -37,11 +37,6 @@ fn socket_of(running: &score_tests::Running) -> PathBuf {
     line.expect("the shell has printed the socket of the session").into()
 }
 
-fn assert_clean(env: &TestEnv) {
-    env.wait_until_clean(test_env::CLEANUP_TIMEOUT)
-        .unwrap_or_else(|left| panic!("left: {left:#?}"));
-}
-
 // Promise (hosts): scout prints equal output of neighbours once, large output under an asterisk,
 // and returns the highest exit code and names its hosts.
 #[test]
@@ -149,7 +144,7 @@ fn scrun_uses_the_hosts_of_the_session_and_starts_no_daemon() {
     }
     running.signal(Signal::SIGTERM);
     assert_eq!(running.wait().code, 143);
-    assert_clean(&env);
+    env.assert_clean();
 }
 
 #[test]
@@ -230,7 +225,7 @@ fn no_process_or_file_outlives_a_killed_scout() {
         assert!(socket.exists());
         running.signal(signal);
         assert_ne!(running.wait().code, 0);
-        assert_clean(&env);
+        env.assert_clean();
         assert!(!socket.parent().unwrap().exists(), "{signal}: {}", socket.display());
     }
 }
@@ -251,7 +246,7 @@ fn a_killed_scored_is_reported_and_all_its_processes_and_files_are_removed() {
     assert!(text.ends_with("no longer exists\n1 reported\n"), "{outcome}");
     let _ =
         outcome.assert_stderr(&["scout: the session is lost: scored was killed", "job 1 is lost"]);
-    assert_clean(&env);
+    env.assert_clean();
 }
 
 // Promise (hosts): In a scout session a lost host is named, and the other hosts continue.

@@ -28,8 +28,7 @@ fn start_job(env: &TestEnv, options: &[&str]) -> Running {
 fn terminate(env: &TestEnv, job: Running) -> String {
     job.signal(Signal::SIGTERM);
     let outcome = job.wait();
-    let clean = env.wait_until_clean(CLEANUP_TIMEOUT);
-    clean.unwrap_or_else(|left| panic!("{left:#?}"));
+    env.assert_clean();
     outcome.stderr
 }
 
@@ -303,8 +302,7 @@ fn a_tool_may_clean_up_as_long_as_it_touches_its_file() {
         let elapsed = ended_at.elapsed().as_secs_f64();
         assert!(elapsed >= min && elapsed < 40.0, "{script}: {elapsed}: {outcome}");
         assert!(outcome.stderr.contains(end), "{script}: {outcome}");
-        let clean = env.wait_until_clean(CLEANUP_TIMEOUT);
-        clean.unwrap_or_else(|left| panic!("{left:#?}"));
+        env.assert_clean();
     }
 }
 
@@ -325,8 +323,7 @@ fn an_interrupt_ends_tools_that_clean_up() {
     assert!(env.processes().iter().any(|process| process.command == "sleep 400"));
     job.signal(Signal::SIGINT);
     let _ = job.wait();
-    let clean = env.wait_until_clean(CLEANUP_TIMEOUT);
-    clean.unwrap_or_else(|left| panic!("{left:#?}"));
+    env.assert_clean();
 }
 
 #[test]

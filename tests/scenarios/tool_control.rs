@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use score_tests::TestEnv;
 use score_tests::service::{ALICE, Cluster};
-use score_tests::test_env::CLEANUP_TIMEOUT;
 use score_tests::tool::{ANSWER_TIMEOUT, Target, TargetJob, Tool};
 use score_toolctl::client::ToolConnection;
 use score_tools::wire::*;
@@ -510,7 +509,7 @@ fn a_killed_shepherd_closes_the_sockets_and_no_process_or_file_remains() {
         .signal(Signal::SIGKILL);
     while tool.next_notice().is_some() {}
     let _ = target_job.job.wait();
-    env.wait_until_clean(CLEANUP_TIMEOUT).unwrap_or_else(|left| panic!("{left:#?}"));
+    env.assert_clean();
 }
 
 #[test]
@@ -535,7 +534,7 @@ fn a_lost_host_is_named_and_tools_on_other_hosts_see_the_end_of_the_job() {
     assert_eq!(notices, [(0, true)]);
     let outcome = target_job.job.wait().assert_stderr(&["host local1 is lost"]);
     assert_ne!(outcome.code, 0);
-    env.wait_until_clean(CLEANUP_TIMEOUT).unwrap_or_else(|left| panic!("{left:#?}"));
+    env.assert_clean();
 }
 
 #[test]
@@ -580,7 +579,7 @@ fn the_end_of_the_job_is_noticed_and_hostile_bytes_do_no_harm() {
     assert_eq!(exits, [(0, Signal::SIGKILL as i32), (1, Signal::SIGKILL as i32)]);
     drop((silent, hostile));
     assert_ne!(target_job.job.wait().code, 0);
-    env.wait_until_clean(CLEANUP_TIMEOUT).unwrap_or_else(|left| panic!("{left:#?}"));
+    env.assert_clean();
 }
 
 #[test]

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use score_tests::test_env::CLEANUP_TIMEOUT;
 use score_tests::{Running, TestEnv};
 
 /// Waits until the directory that contains `name` describes the running stage.
@@ -81,7 +80,7 @@ fn the_directory_describes_programs_user_and_sockets() {
     job.signal(Signal::SIGTERM);
     let _ = job.wait();
     assert!(!path.exists());
-    env.wait_until_clean(CLEANUP_TIMEOUT).unwrap_or_else(|left| panic!("{left:#?}"));
+    env.assert_clean();
 }
 
 #[test]
@@ -101,7 +100,7 @@ fn the_directory_describes_each_stage_and_the_user_may_change_its_files() {
     assert_eq!(names(path.join("toolctl_rank")), ["0"]);
     job.signal(Signal::SIGTERM);
     let _ = job.wait();
-    env.wait_until_clean(CLEANUP_TIMEOUT).unwrap_or_else(|left| panic!("{left:#?}"));
+    env.assert_clean();
 }
 
 #[test]

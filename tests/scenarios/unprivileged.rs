@@ -54,8 +54,7 @@ fn an_unprivileged_user_can_run_a_job_and_no_process_or_file_remains() {
     let mut job = as_nobody(line).start();
     job.wait_for("up", 2);
     env.wait_for_process("shepherd", Process::is_shepherd).signal(nix::sys::signal::SIGKILL);
-    let clean = env.wait_until_clean(test_env::CLEANUP_TIMEOUT);
-    clean.unwrap_or_else(|left| panic!("{left:#?}"));
+    env.assert_clean();
     assert_ne!(job.wait().code, 0);
 }
 
@@ -85,6 +84,5 @@ fn a_machine_without_user_namespaces_still_runs_jobs() {
     job.wait_for("up", 2);
     job.signal(nix::sys::signal::SIGTERM);
     assert_ne!(job.wait().code, 0);
-    let clean = env.wait_until_clean(test_env::CLEANUP_TIMEOUT);
-    clean.unwrap_or_else(|left| panic!("{left:#?}"));
+    env.assert_clean();
 }

@@ -102,7 +102,7 @@ fn a_launcher_dies_with_the_scored_that_started_it() {
     env.wait_for_process("launcher", |process| process.command == "sleep 300");
     running.signal(Signal::SIGKILL);
     assert_ne!(running.wait().code, 0);
-    env.wait_until_clean(test_env::CLEANUP_TIMEOUT).unwrap_or_else(|left| panic!("{left:#?}"));
+    env.assert_clean();
 }
 
 #[test]

@@ -215,6 +215,16 @@ impl TestEnv {
             sleep(Duration::from_millis(10));
         }
     }
+
+    /// Waits until no process and no file is left.
+    ///
+    /// # Panics
+    /// If something is left after [`CLEANUP_TIMEOUT`].
+    #[track_caller]
+    pub fn assert_clean(&self) {
+        let clean = self.wait_until_clean(CLEANUP_TIMEOUT);
+        clean.unwrap_or_else(|left| panic!("left after {CLEANUP_TIMEOUT:?}: {left:#?}"));
+    }
 }
 
 impl Drop for TestEnv {

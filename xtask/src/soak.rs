@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::{run, setup, test};
 
 /// The number of seeds of each simulation for a mutant. The first seeds find most mutants.
-const MUTANT_SEEDS: &str = "20";
+const MUTANT_SEEDS: &str = "40";
 
 /// Runs the soak that `args` name.
 ///

@@ -1,5 +1,5 @@
-//! All kinds of faults, chosen by a seed. A failing test prints its seed. `PM_RELIABILITY_SEED=N`
-//! repeats one seed, `PM_RELIABILITY_SEEDS=N` runs more seeds.
+//! All kinds of faults, chosen by a seed. A failing test prints its seed. `SCORE_SIM_SEED=N`
+//! repeats one seed, `SCORE_SIM_SEEDS=N` runs more seeds.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,15 +21,15 @@ fn from_environment(name: &str) -> Option<u64> {
 // reordering, dead links, stalls, forgeries, replays, and the sender's death.
 #[test]
 fn every_message_arrives_once_and_in_order_over_a_faulty_network() {
-    let seeds = match from_environment("PM_RELIABILITY_SEED") {
+    let seeds = match from_environment("SCORE_SIM_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..from_environment("PM_RELIABILITY_SEEDS").unwrap_or(SEEDS),
+        None => 0..from_environment("SCORE_SIM_SEEDS").unwrap_or(SEEDS),
     };
     let single_seed = seeds.end - seeds.start == 1;
     let mut counts = EventCounts::default();
     for seed in seeds {
         if let Err(reason) = catch_unwind(AssertUnwindSafe(|| simulate(seed, &mut counts))) {
-            eprintln!("PM_RELIABILITY_SEED={seed} repeats this");
+            eprintln!("SCORE_SIM_SEED={seed} repeats this");
             std::panic::resume_unwind(reason);
         }
     }
