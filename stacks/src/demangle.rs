@@ -29,7 +29,8 @@ pub fn clean(name: &str) -> String {
     text.finish()
 }
 
-fn rust(symbol: &str) -> Option<String> {
+/// The path of a function of Rust, if the symbol is one of Rust's.
+pub fn rust(symbol: &str) -> Option<String> {
     let name = rustc_demangle::try_demangle(symbol).ok()?;
     let mut text = LimitedText::default();
     let _ = write!(text, "{name:#}");

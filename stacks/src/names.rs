@@ -7,7 +7,7 @@ use crate::debug_file;
 use crate::demangle::{clean, demangle};
 use crate::frame::{Detail, Frame, SourceLine, Stack};
 use crate::module::Module;
-use crate::own_frames;
+use crate::own_frames::{self, FunctionOrigin};
 use crate::unwind::{CodePlace, StackEnd, UnwoundFrame, UnwoundThread};
 
 /// Maximum number of addresses with cached names. If it is exceeded, the cache is emptied.
@@ -20,6 +20,7 @@ struct FunctionName {
     name: String,
     source: Option<SourceLine>,
     is_inlined: bool,
+    origin: FunctionOrigin,
 }
 
 /// A cache of names.
@@ -69,47 +70,61 @@ impl NameCache {
     /// The stack of a thread, with the outermost frame first. The inside of SCore's libraries is
     /// one frame.
     pub fn stack(&self, thread: &UnwoundThread, detail: Detail) -> Stack {
-        let mut frames = Vec::new();
-        match thread.end {
-            StackEnd::Complete => {}
-            StackEnd::Broken => frames.push(Frame::Broken),
-            StackEnd::Truncated => frames.push(Frame::Truncated),
-            StackEnd::NotStopped => frames.push(Frame::NotStopped),
-        }
+        let end = match thread.end {
+            StackEnd::Complete => None,
+            StackEnd::Broken => Some(Frame::Broken),
+            StackEnd::Truncated => Some(Frame::Truncated),
+            StackEnd::NotStopped => Some(Frame::NotStopped),
+        };
+        let mut frames: Vec<(Frame, FunctionOrigin)> = end.map(unknown).into_iter().collect();
         for frame in thread.frames.iter().rev() {
             match frame {
                 UnwoundFrame::Code(code) => self.add_frames(&code.place, detail, &mut frames),
-                UnwoundFrame::Omitted(count) => frames.push(Frame::Omitted(*count as u64)),
+                UnwoundFrame::Omitted(count) => frames.push(unknown(Frame::Omitted(*count as u64))),
             }
         }
         Stack { frames: own_frames::fold(frames) }
     }
 
-    fn add_frames(&self, place: &CodePlace, detail: Detail, frames: &mut Vec<Frame>) {
+    fn add_frames(
+        &self,
+        place: &CodePlace,
+        detail: Detail,
+        frames: &mut Vec<(Frame, FunctionOrigin)>,
+    ) {
         let (module, address) = match place {
             CodePlace::Module(module, address) => (module, *address),
             CodePlace::Region(name, offset) => {
                 let module = name.to_string();
-                return frames.push(Frame::Address { module, offset: *offset });
+                return frames.push(unknown(Frame::Address { module, offset: *offset }));
             }
-            CodePlace::Nowhere(_) => return frames.push(Frame::Unmapped),
-            CodePlace::SignalReturn => return frames.push(Frame::Signal),
+            CodePlace::Nowhere(_) => return frames.push(unknown(Frame::Unmapped)),
+            CodePlace::SignalReturn => return frames.push(unknown(Frame::Signal)),
         };
         let known = self.modules.get(&Arc::as_ptr(module).addr());
         let names = known.filter(|known| Arc::ptr_eq(&known.module, module));
         let names = names.and_then(|known| known.names.get(&address));
         match names.filter(|names| !names.is_empty()) {
-            Some(names) => frames.extend(names.iter().rev().map(|function| Frame::Function {
-                name: function.name.clone(),
-                module: module.name.to_string(),
-                source: function.source.clone().filter(|_| detail == Detail::Lines),
-                is_inlined: function.is_inlined,
+            Some(names) => frames.extend(names.iter().rev().map(|function| {
+                let frame = Frame::Function {
+                    name: function.name.clone(),
+                    module: module.name.to_string(),
+                    source: function.source.clone().filter(|_| detail == Detail::Lines),
+                    is_inlined: function.is_inlined,
+                };
+                (frame, function.origin)
             })),
             None => {
-                frames.push(Frame::Address { module: module.name.to_string(), offset: address });
+                let module = module.name.to_string();
+                frames.push(unknown(Frame::Address { module, offset: address }));
             }
         }
     }
+}
+
+/// A frame whose function is unknown.
+fn unknown(frame: Frame) -> (Frame, FunctionOrigin) {
+    (frame, FunctionOrigin::Other)
 }
 
 /// The names of addresses in one module.
@@ -131,21 +146,30 @@ fn names_in(module: &Module, addresses: &[u64]) -> HashMap<u64, Arc<[FunctionNam
         let mut frames = dwarf.remove(address).unwrap_or_default();
         let outer = frames.len().saturating_sub(1);
         let mut functions = Vec::new();
+        // A function and those that are inlined into it have one symbol.
+        let origin =
+            FunctionOrigin::of(&module.name, module.symbols().name_of(*address).as_deref());
         for (index, frame) in frames.drain(..).enumerate() {
             let is_outer = index == outer;
             let symbol = frame.symbol.or_else(|| if is_outer { symbol_of(*address) } else { None });
             let Some(symbol) = symbol else { continue };
             let name = demangle(&symbol);
-            functions.push(FunctionName { name, source: frame.source, is_inlined: !is_outer });
+            functions.push(FunctionName {
+                name,
+                source: frame.source,
+                is_inlined: !is_outer,
+                origin,
+            });
         }
         if functions.is_empty()
             && let Some(symbol) = symbol_of(*address)
         {
             let name = demangle(&symbol);
-            functions.push(FunctionName { name, source: None, is_inlined: false });
+            functions.push(FunctionName { name, source: None, is_inlined: false, origin });
         }
         for function in &mut functions {
             function.name = clean(&function.name);
+            function.origin = function.origin.of_inlined(&function.name);
         }
         names.insert(*address, functions.into());
     }

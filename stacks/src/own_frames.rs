@@ -1,53 +1,122 @@
-//! Shows the inside of SCore's shared libraries as one frame: the function that the program or its
-//! MPI library has called. Users look for their own functions. Ranks that wait in the same call
-//! have equal stacks, although they may be at different places in the library.
+//! Shows the inside of SCore's code as one frame: the function that the program or its MPI library
+//! has called. Users look for their own functions. Ranks that wait in the same call have equal
+//! stacks, although they may be at different places in SCore.
 
+use crate::demangle;
 use crate::frame::Frame;
 
 /// The beginnings of the file names of SCore's shared libraries.
 const OWN_LIBRARIES: [&str; 4] = ["libpm.so", "libscore.so", "libpm-fi", "libscore-"];
 
+/// The crate of `libpm.a`. The names of all other crates begin with [`OWN_PREFIX`].
+const PM_CRATE: &str = "pm";
+const OWN_PREFIX: &str = "score_";
+/// The crates of Rust's standard library.
+const STD_CRATES: [&str; 3] = ["core", "alloc", "std"];
+
 /// The name of a thread that only SCore's code runs.
 const THREAD_NAME: &str = "communication thread";
 
-/// Replaces each sequence of frames of one of SCore's libraries with the outermost function that
-/// has a C name, or else with the outermost one. The first frame is the outermost.
-pub fn fold(frames: Vec<Frame>) -> Vec<Frame> {
+/// The origin of a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FunctionOrigin {
+    /// A shared library of SCore, or a crate of SCore in a program with its static libraries. Also
+    /// a function of Rust's standard library that is compiled for types of such a crate.
+    Score,
+    /// Rust's standard library, in a program.
+    Std,
+    /// Another crate in a program.
+    Crate,
+    /// Code in any other language.
+    Other,
+}
+
+impl FunctionOrigin {
+    /// The origin of the function with this symbol in this module.
+    pub fn of(module: &str, symbol: Option<&str>) -> Self {
+        if OWN_LIBRARIES.iter().any(|name| module.starts_with(name)) {
+            return Self::Score;
+        }
+        let Some(path) = symbol.and_then(demangle::rust) else { return Self::Other };
+        // `<dyn a::B as c::D>::e` belongs to the crate a.
+        let path = path.trim_start_matches(['<', '&', '*', '(']);
+        let path = path.strip_prefix("dyn ").unwrap_or(path);
+        let is_of_name = |letter: char| letter.is_alphanumeric() || letter == '_';
+        let end = path.find(|letter| !is_of_name(letter)).unwrap_or(path.len());
+        match &path[..end] {
+            name if name == PM_CRATE || name.starts_with(OWN_PREFIX) => Self::Score,
+            name if STD_CRATES.contains(&name) => Self::Std,
+            _ => Self::Crate,
+        }
+    }
+
+    /// The origin of a function with this name, if the function into which it is inlined has the
+    /// origin `self`.
+    pub fn of_inlined(self, name: &str) -> Self {
+        let is_of_name = |letter: char| letter.is_alphanumeric() || letter == '_';
+        let mut words = name.split(|letter| !is_of_name(letter));
+        match self {
+            Self::Std if words.any(|word| word.starts_with(OWN_PREFIX)) => Self::Score,
+            origin => origin,
+        }
+    }
+}
+
+/// Replaces each sequence of frames of SCore in one module, with the functions of other crates that
+/// they call, by the outermost function that has a C name, or else by the outermost one. The first
+/// frame is the outermost.
+pub fn fold(frames: Vec<(Frame, FunctionOrigin)>) -> Vec<Frame> {
     let mut folded: Vec<Frame> = Vec::with_capacity(frames.len());
     let mut frames = frames.into_iter().peekable();
-    while let Some(frame) = frames.next() {
-        let Some(library) = own_library(&frame) else {
+    while let Some((frame, origin)) = frames.next() {
+        if origin == FunctionOrigin::Other {
             folded.push(frame);
             continue;
-        };
-        let mut sequence = vec![frame];
-        while let Some(next) = frames.next_if(|next| own_library(next).as_ref() == Some(&library)) {
+        }
+        let module = module_of(&frame).map(str::to_owned);
+        let mut sequence = vec![(frame, origin)];
+        while let Some(next) = frames.next_if(|(next, origin)| {
+            *origin != FunctionOrigin::Other && module_of(next) == module.as_deref()
+        }) {
             sequence.push(next);
         }
-        let position = sequence.iter().position(has_c_name);
-        folded.push(match position {
-            None if folded.iter().all(is_thread_start) => Frame::Function {
+        let first_own = sequence.iter().position(|(_, origin)| *origin == FunctionOrigin::Score);
+        let own = sequence.split_off(first_own.unwrap_or(sequence.len()));
+        let called = own.iter().position(|(frame, _)| has_c_name(frame));
+        let is_thread = !own.is_empty()
+            && folded.iter().all(is_thread_start)
+            && match sequence.is_empty() {
+                true => called.is_none(),
+                false => sequence.iter().all(|(_, origin)| *origin == FunctionOrigin::Std),
+            };
+        if is_thread {
+            folded.push(Frame::Function {
                 name: THREAD_NAME.to_owned(),
-                module: library,
+                module: module.unwrap_or_default(),
                 source: None,
                 is_inlined: false,
-            },
-            called => sequence.swap_remove(called.unwrap_or(0)),
-        });
+            });
+        } else {
+            folded.extend(sequence.into_iter().map(|(frame, _)| frame));
+            folded.extend(own.into_iter().nth(called.unwrap_or(0)).map(|(frame, _)| frame));
+        }
     }
     folded
 }
 
-/// The library of SCore that has a frame.
-fn own_library(frame: &Frame) -> Option<String> {
-    let Frame::Function { module, .. } = frame else { return None };
-    let is_own = OWN_LIBRARIES.iter().any(|name| module.starts_with(name));
-    is_own.then(|| module.clone())
+fn module_of(frame: &Frame) -> Option<&str> {
+    match frame {
+        Frame::Function { module, .. } => Some(module),
+        _ => None,
+    }
 }
 
-/// Whether a frame is one of the C library's, which starts threads.
+/// Whether a frame is one of the C library's, which starts threads. The C library may be part of
+/// the program.
 fn is_thread_start(frame: &Frame) -> bool {
-    matches!(frame, Frame::Function { module, .. } if module.starts_with("libc.so"))
+    let is_start = |name: &str| ["clone", "__clone", "clone3", "start_thread"].contains(&name);
+    matches!(frame, Frame::Function { name, module, .. }
+        if module.starts_with("libc.so") || is_start(name))
 }
 
 /// Whether the function can be one of the C interface: the names of Rust have paths.
@@ -63,6 +132,15 @@ mod tests {
     fn frame(name: &str, module: &str) -> Frame {
         let (name, module) = (name.to_owned(), module.to_owned());
         Frame::Function { name, module, source: None, is_inlined: false }
+    }
+
+    /// Folds frames without symbols.
+    fn fold_libraries(frames: Vec<Frame>) -> Vec<Frame> {
+        let with_origin = |frame: Frame| {
+            let origin = FunctionOrigin::of(module_of(&frame).unwrap(), None);
+            (frame, origin)
+        };
+        fold(frames.into_iter().map(with_origin).collect())
     }
 
     #[test]
@@ -83,7 +161,7 @@ mod tests {
             frame("pmReceive", "libpm.so.2"),
             frame("poll", "libc.so.6"),
         ];
-        assert_eq!(fold(frames), expected);
+        assert_eq!(fold_libraries(frames), expected);
     }
 
     #[test]
@@ -94,8 +172,68 @@ mod tests {
             frame("score_pm::progress", "libpm.so.2"),
         ];
         let expected = vec![frame("start_thread", "libc.so.6"), frame(THREAD_NAME, "libpm.so.2")];
-        assert_eq!(fold(thread), expected);
+        assert_eq!(fold_libraries(thread), expected);
         let program = vec![frame("a::main", "a.out"), frame("a::f<{closure#0}>", "a.out")];
-        assert_eq!(fold(program.clone()), program);
+        assert_eq!(fold_libraries(program.clone()), program);
+    }
+
+    #[test]
+    fn the_origin_follows_from_the_library_or_from_the_crate() {
+        let origin = |symbol| FunctionOrigin::of("a.out", Some(symbol));
+        assert_eq!(origin("_ZN2pm7message7receive17ha0858ef272cb271cE"), FunctionOrigin::Score);
+        assert_eq!(origin("_ZN8score_pm6device4poll17ha0858ef272cb271cE"), FunctionOrigin::Score);
+        let method =
+            "_ZN47_$LT$score_pm..A$u20$as$u20$core..ops..Drop$GT$4drop17ha0858ef272cb271cE";
+        assert_eq!(origin(method), FunctionOrigin::Score);
+        assert_eq!(origin("_ZN4core3ops8call_one17ha0858ef272cb271cE"), FunctionOrigin::Std);
+        assert_eq!(origin("_ZN3nix4poll4poll17ha0858ef272cb271cE"), FunctionOrigin::Crate);
+        assert_eq!(origin("_ZN2pm3sumEii"), FunctionOrigin::Other, "C++");
+        assert_eq!(origin("pmReceive"), FunctionOrigin::Other);
+        let call = "call_once<std::thread::spawn<score_pm::progress::start>, ()>";
+        assert_eq!(FunctionOrigin::Std.of_inlined(call), FunctionOrigin::Score);
+        assert_eq!(
+            FunctionOrigin::Std.of_inlined("call_once<my::the_score, ()>"),
+            FunctionOrigin::Std
+        );
+        assert_eq!(FunctionOrigin::Crate.of_inlined(call), FunctionOrigin::Crate);
+        assert_eq!(FunctionOrigin::of("libpm.so.2", None), FunctionOrigin::Score);
+        assert_eq!(FunctionOrigin::of("libm.so.6", None), FunctionOrigin::Other);
+    }
+
+    #[test]
+    fn a_program_with_static_libraries_shows_them_as_one_frame() {
+        use FunctionOrigin::{Crate, Other, Score, Std};
+        let all = |frames: &[(&str, FunctionOrigin)]| {
+            frames.iter().map(|(name, origin)| (frame(name, "a.out"), *origin)).collect()
+        };
+        let names = |frames: &[(&str, FunctionOrigin)]| -> Vec<String> {
+            let name = |frame| match frame {
+                Frame::Function { name, .. } => name,
+                other => panic!("{other:?}"),
+            };
+            fold(all(frames)).into_iter().map(name).collect()
+        };
+        let call = [
+            ("main", Other),
+            ("pm_receive", Score),
+            ("to_errno<pm::{closure#0}>", Score),
+            ("poll<score_pm::Wire>", Score),
+            ("nix::poll::poll", Crate),
+            ("poll", Other),
+        ];
+        assert_eq!(names(&call), ["main", "pm_receive", "poll"]);
+        let thread = [
+            ("clone3", Other),
+            ("start_thread", Other),
+            ("thread_start", Std),
+            ("core::ops::FnOnce::call_once", Std),
+            ("score_pm::progress", Score),
+            ("epoll_wait", Other),
+        ];
+        assert_eq!(names(&thread), ["clone3", "start_thread", THREAD_NAME, "epoll_wait"]);
+        let in_rust = [("std::rt::start", Std), ("my::main", Crate), ("score_pm::send", Score)];
+        assert_eq!(names(&in_rust), ["std::rt::start", "my::main", "score_pm::send"]);
+        let thread_in_rust = [("start_thread", Other), ("std::x", Std), ("my::f", Crate)];
+        assert_eq!(names(&thread_in_rust), ["start_thread", "std::x", "my::f"]);
     }
 }

@@ -129,22 +129,24 @@ unsafe extern "C" fn pmReceive(pmc: *mut Context, bufp: *mut *mut u8, lenp: *mut
             0
         }
         FastReceive::Empty => libc::ENOBUFS,
-        FastReceive::CheckOthers => receive_slow(pmc, bufp, lenp),
-        FastReceive::SlowPath => receive(pmc, bufp, lenp),
+        FastReceive::CheckOthers => pm_receive_slow(pmc, bufp, lenp),
+        FastReceive::SlowPath => pm_receive(pmc, bufp, lenp),
     }
 }
 
 #[inline(never)]
-extern "C" fn receive_slow(
+extern "C" fn pm_receive_slow(
     pmc: &LiveContext,
     bufp: &mut MaybeUninit<*mut u8>,
     lenp: &mut MaybeUninit<usize>,
 ) -> c_int {
-    if pmc.finish_poll_if_others_empty() { libc::ENOBUFS } else { receive(pmc, bufp, lenp) }
+    if pmc.finish_poll_if_others_empty() { libc::ENOBUFS } else { pm_receive(pmc, bufp, lenp) }
 }
 
+/// pmReceive ends with a jump to this function, so users see its name in the stacks of their
+/// programs.
 #[inline(never)]
-extern "C" fn receive(
+extern "C" fn pm_receive(
     pmc: &LiveContext,
     bufp: &mut MaybeUninit<*mut u8>,
     lenp: &mut MaybeUninit<usize>,
