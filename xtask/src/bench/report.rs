@@ -1,5 +1,7 @@
 //! The results of measurements, with their commands and comparisons, and their output formats.
 
+use crate::run::source_root;
+
 /// The values of several rounds of one measurement.
 #[derive(Debug, Clone, Default)]
 pub struct Samples(pub Vec<f64>);
@@ -204,7 +206,11 @@ pub fn format_markdown(rows: &[BenchResult]) -> String {
         let beginning = format!("| {}, {} | {} | {value}", row.bench, row.case, row.contender);
         let command = match row.command_line.as_str() {
             "" => String::new(),
-            command_line => format!("`{}`", command_line.replace('|', "\\|")),
+            command_line => {
+                // The document must not name the directories of the machine that wrote it.
+                let root = format!("{}/", source_root().display());
+                format!("`{}`", command_line.replace(&root, "").replace('|', "\\|"))
+            }
         };
         let mut add = |compared: &str, target: String| {
             text += &format!("{beginning} | {compared} | {} | {command} |\n", target.trim());
@@ -283,6 +289,14 @@ mod tests {
         assert_eq!(row(&[3.0, 1.0, 2.0], Direction::LowerIsBetter).best(), 1.0);
         assert_eq!(row(&[3.0, 1.0, 2.0], Direction::HigherIsBetter).best(), 3.0);
         assert_eq!(row(&[3.0, 1.0, 2.0], Direction::HigherIsBetter).samples.median(), 2.0);
+    }
+
+    #[test]
+    fn the_document_names_no_directory_of_the_machine() {
+        let mut result = row(&[1.0], Direction::LowerIsBetter);
+        result.command_line = format!("run < {}/bench-results/in", source_root().display());
+        let text = format_markdown(&[result]);
+        assert!(text.contains("`run < bench-results/in`"), "{text}");
     }
 
     #[test]
