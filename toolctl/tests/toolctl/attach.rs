@@ -143,8 +143,11 @@ fn processes_and_threads_are_described_without_a_stop() {
     assert!(data.heap.0 < data.heap.1 && data.mapped.0 < data.mapped.1, "{data:?}");
     let auxiliary = procfs::auxiliary_vector(pid).unwrap();
     assert!(auxiliary.chunks(2).any(|pair| pair == [6, 4096]), "AT_PAGESZ: {auxiliary:?}");
-    let first = process_data::thread_data(pid, pid, None).unwrap();
-    assert_eq!(first.state, process_data::ThreadState::Sleep);
+    // The thread may still run after it has answered.
+    let first = session.until("wait for input", |_| {
+        let data = process_data::thread_data(pid, pid, None).unwrap();
+        (data.state == process_data::ThreadState::Sleep).then_some(data)
+    });
     assert_eq!(first.guard, (0, 0));
     assert!(first.stack_pointer < first.stack_start, "{first:?}");
     let is_waiting = |tid: &Tid| {
