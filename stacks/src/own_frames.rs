@@ -41,7 +41,6 @@ impl FunctionOrigin {
         // `<dyn a::B as c::D>::e` belongs to the crate a.
         let path = path.trim_start_matches(['<', '&', '*', '(']);
         let path = path.strip_prefix("dyn ").unwrap_or(path);
-        let is_of_name = |letter: char| letter.is_alphanumeric() || letter == '_';
         let end = path.find(|letter| !is_of_name(letter)).unwrap_or(path.len());
         match &path[..end] {
             name if name == PM_CRATE || name.starts_with(OWN_PREFIX) => Self::Score,
@@ -53,13 +52,17 @@ impl FunctionOrigin {
     /// The origin of a function with this name, if the function into which it is inlined has the
     /// origin `self`.
     pub fn of_inlined(self, name: &str) -> Self {
-        let is_of_name = |letter: char| letter.is_alphanumeric() || letter == '_';
         let mut words = name.split(|letter| !is_of_name(letter));
         match self {
             Self::Std if words.any(|word| word.starts_with(OWN_PREFIX)) => Self::Score,
             origin => origin,
         }
     }
+}
+
+/// Whether a letter can be part of the name of a crate.
+fn is_of_name(letter: char) -> bool {
+    letter.is_alphanumeric() || letter == '_'
 }
 
 /// Replaces each sequence of frames of SCore in one module, with the functions of other crates that
