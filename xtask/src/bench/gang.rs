@@ -23,7 +23,7 @@ const SHARES: [(&str, &str, f64); 2] = [("40", "8 8", 2.0), ("10", "6 8 10", 5.0
 const DEADLOCK: [&str; 3] = ["10", "40", "500"];
 /// The number of rounds of each measurement, unless the user requests fewer.
 const ROUNDS: u32 = 20;
-const LATENCY_US: (&str, Direction) = ("us: 50, 90, 99 %", Direction::LowerIsBetter);
+const LATENCY_US: (&str, Direction) = ("us at 90 % (at 50 % to at 99 %)", Direction::LowerIsBetter);
 /// Throughput is measured this many times as long as shares.
 const THROUGHPUT_TIME_FACTOR: f64 = 2.2;
 
@@ -101,15 +101,15 @@ fn throughput_kept(
     for output_line in run_and_collect(bench, &command)? {
         match output_line.strip_prefix("interval ") {
             Some(bounds) => {
-                interval = bounds.split_whitespace().take(2).collect::<Vec<_>>().join("..")
+                interval = bounds.split_whitespace().take(2).collect::<Vec<_>>().join(" to ")
             }
             None => samples.push(nth_number(&output_line, 0)?),
         }
     }
     let contender = match slice {
-        "plain" => format!("Linux alone [{interval}]"),
-        "bare-10" => format!("signals alone, 10 ms [{interval}]"),
-        slice => format!("scored -ts {slice} [{interval}]"),
+        "plain" => format!("Linux alone, interval {interval}"),
+        "bare-10" => format!("signals alone, 10 ms, interval {interval}"),
+        slice => format!("scored -ts {slice}, interval {interval}"),
     };
     Ok(BenchResult {
         target,
@@ -135,8 +135,9 @@ fn cpu_shares(
     let row = |output_line: String| {
         let (share, expected) = (nth_number(&output_line, 3)?, nth_number(&output_line, 5)?);
         let deviation = vec![(share / expected - 1.0).abs() * 100.0];
-        let (case, contender) =
-            (format!("-ts {slice}, {priorities}"), format!("{output_line:.14} {share:.4}"));
+        let priority = nth_number(&output_line, 1)?;
+        let contender = format!("priority {priority}, share {share:.4}");
+        let case = format!("-ts {slice}, priorities {priorities}");
         Ok(BenchResult {
             target: Some(target),
             ..BenchResult::new("gang shares", &case, &contender, SHARE_ERROR, deviation, &command)

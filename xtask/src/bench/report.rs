@@ -141,6 +141,22 @@ impl BenchResult {
         };
         target.map(describe).unwrap_or_default()
     }
+
+    /// "; aim ≤ 1.4: met", or an empty text if there is no target.
+    fn markdown_aim(&self, value: f64, target: Option<f64>) -> String {
+        let sign = if self.direction == Direction::LowerIsBetter { "≤" } else { "≥" };
+        let describe = |target: f64| {
+            let verdict = match self.verdict(value, Some(target)) {
+                "met" => "met",
+                _ => "**missed**",
+            };
+            match target {
+                1e6.. => format!("; aim {sign} {}M: {verdict}", target / 1e6),
+                _ => format!("; aim {sign} {target}: {verdict}"),
+            }
+        };
+        target.map(describe).unwrap_or_default()
+    }
 }
 
 /// Formats a value with all significant digits.
@@ -193,35 +209,50 @@ pub fn format_table(rows: &[BenchResult]) -> String {
     text
 }
 
-/// Formats the rows as a table of Markdown for docs/benchmarks.md. It has a line for each
-/// comparison, and for each row that has a target of its own.
+/// Formats the rows as a table of Markdown for docs/benchmarks.md, with one line for each row. A
+/// second table has the commands, because several rows often share a command.
 pub fn format_markdown(rows: &[BenchResult]) -> String {
     let mut text = String::from(
-        "| what | who | median (range) | compared with | aim | command |\n|---|---|---|---|---|---|\n",
+        "| what | who | median (range) | ratio (range) | command |\n|---|---|---|---|---|\n",
     );
+    let mut commands: Vec<&str> = Vec::new();
     for row in rows {
         let samples = &row.samples;
-        let values = [samples.median(), samples.min(), samples.max()].map(format_value);
-        let value = format!("{} ({} to {}) {}", values[0], values[1], values[2], row.unit);
-        let beginning = format!("| {}, {} | {} | {value}", row.bench, row.case, row.contender);
-        let command = match row.command_line.as_str() {
+        let [median, low, high] =
+            [samples.median(), samples.min(), samples.max()].map(format_value);
+        let aim = row.markdown_aim(samples.median(), row.target);
+        let value = format!("{median} ({low} to {high}) {}{aim}", row.unit);
+        let describe = |comparison: &Comparison| {
+            let Comparison { other, ratio, ratio_range: (low, high), target, .. } = comparison;
+            let aim = row.markdown_aim(*ratio, *target);
+            format!("{ratio:.2} × {other} ({low:.2} to {high:.2}){aim}")
+        };
+        let ratios: Vec<String> = row.comparisons.iter().map(describe).collect();
+        let number = match row.command_line.as_str() {
             "" => String::new(),
-            command_line => {
-                // The document must not name the directories of the machine that wrote it.
-                let root = format!("{}/", source_root().display());
-                format!("`{}`", command_line.replace(&root, "").replace('|', "\\|"))
+            line => {
+                let known = commands.iter().position(|known| *known == line);
+                let index = known.unwrap_or_else(|| {
+                    commands.push(line);
+                    commands.len() - 1
+                });
+                (index + 1).to_string()
             }
         };
-        let mut add = |compared: &str, target: String| {
-            text += &format!("{beginning} | {compared} | {} | {command} |\n", target.trim());
-        };
-        for Comparison { other, ratio, ratio_range: (low, high), target, .. } in &row.comparisons {
-            let compared = format!("{ratio:.2} x {other} ({low:.2} to {high:.2})");
-            add(&compared, row.target_text(*ratio, *target));
-        }
-        if row.comparisons.is_empty() || row.target.is_some() {
-            add("", row.target_text(samples.median(), row.target));
-        }
+        text += &format!(
+            "| {}, {} | {} | {value} | {} | {number} |\n",
+            row.bench,
+            row.case,
+            row.contender,
+            ratios.join("<br>"),
+        );
+    }
+    text += "\n| | command |\n|---|---|\n";
+    // The document must not name the directories of the machine that wrote it.
+    let root = format!("{}/", source_root().display());
+    for (index, command) in commands.iter().enumerate() {
+        let line = command.replace(&root, "").replace('|', "\\|");
+        text += &format!("| {} | `{line}` |\n", index + 1);
     }
     text
 }
@@ -300,17 +331,22 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_the_document_has_ratio_aim_and_command() {
+    fn a_line_of_the_document_has_ratios_aim_and_the_number_of_its_command() {
         let mut subject = row(&[2.0, 4.0, 3.0], Direction::LowerIsBetter);
         let mut other = row(&[1.0, 1.0, 1.5], Direction::LowerIsBetter);
         other.contender = "floor".into();
+        other.command_line = "other".into();
+        other.target = Some(2.0);
         subject.comparisons.push(Comparison::new(&subject, &other, Some(1.4)));
-        let text = format_markdown(&[subject, other]);
+        subject.comparisons.push(Comparison::new(&subject, &other, None));
+        let text = format_markdown(&[subject.clone(), other, subject]);
         let lines: Vec<&str> = text.lines().skip(2).collect();
-        let first = "| bench, what | who | 3.000 (2.000 to 4.000) ns | 2.00 x floor (2.00 to 4.00) \
-                     | (aim <= 1.400: MISSED) | `say \"x\"` |";
-        let second = "| bench, what | floor | 1.000 (1.000 to 1.500) ns |  |  | `say \"x\"` |";
-        assert_eq!(lines, [first, second]);
+        let first = "| bench, what | who | 3.000 (2.000 to 4.000) ns | 2.00 × floor (2.00 to 4.00)\
+                     ; aim ≤ 1.4: **missed**<br>2.00 × floor (2.00 to 4.00) | 1 |";
+        let second = "| bench, what | floor | 1.000 (1.000 to 1.500) ns; aim ≤ 2: met |  | 2 |";
+        let commands = ["", "| | command |", "|---|---|", "| 1 | `say \"x\"` |", "| 2 | `other` |"];
+        assert_eq!(lines[..3], [first, second, first]);
+        assert_eq!(lines[3..], commands);
     }
 
     #[test]
