@@ -170,6 +170,11 @@ pub fn format_value(value: f64) -> String {
     }
 }
 
+/// Formats a ratio. Small ratios have more digits.
+fn format_ratio(ratio: f64) -> String {
+    if ratio < 0.1 { format!("{ratio:.4}") } else { format!("{ratio:.2}") }
+}
+
 /// Formats the rows as a table with their comparisons, followed by the commands.
 pub fn format_table(rows: &[BenchResult]) -> String {
     let mut text = String::new();
@@ -225,7 +230,8 @@ pub fn format_markdown(rows: &[BenchResult]) -> String {
         let describe = |comparison: &Comparison| {
             let Comparison { other, ratio, ratio_range: (low, high), target, .. } = comparison;
             let aim = row.markdown_aim(*ratio, *target);
-            format!("{ratio:.2} × {other} ({low:.2} to {high:.2}){aim}")
+            let [ratio, low, high] = [*ratio, *low, *high].map(format_ratio);
+            format!("{ratio} × {other} ({low} to {high}){aim}")
         };
         let ratios: Vec<String> = row.comparisons.iter().map(describe).collect();
         let number = match row.command_line.as_str() {
