@@ -2,10 +2,10 @@
  * pm.h - the C interface of PMv2, SCore's user-level communication library (pm(3)).
  *
  * Every function except pmErrorString() returns PM_SUCCESS or a positive errno value; errno itself
- * is neither read nor set. In addition to the listed reasons, EINVAL is returned for a NULL
- * argument, for an object that does not exist (any more), and in a child of fork() for every object
- * of its parent. ENOSYS is returned if an object does not offer a function. EPERM is returned by
- * the functions marked [SCore-D] on a context that was attached. In a process that has attached a
+ * is neither read nor set. Every function also returns EINVAL for a NULL argument, and for an
+ * object that does not exist (any more). In a child of fork(), the objects of the parent do not
+ * exist. ENOSYS is returned if an object does not offer a function. EPERM is returned by the
+ * functions marked [SCore-D] on a context that was attached. In a process that has attached a
  * context (a user process), pmOpenDevice also returns EPERM for every device except a composite.
  *
  * "Manual" is the SCore and PM Programming Manual. If it names a function without a signature, the
@@ -298,9 +298,10 @@ int pmControlReceive(pmContext *pmc, int *nodep, caddr_t buf, size_t *lenp);
  * Extension: declares that the program calls the functions of this context one at a time, or
  * revokes this declaration. While it is in force, calls are as fast as in a process of one thread,
  * however many threads there are. Any thread may call, but each call must return before the next
- * one begins, and must happen before it (C11, 5.1.2.4), for example because of a mutex or
- * pthread_join(3). This includes pmSetSerialized itself. While a composite has members, the
- * composite and its members count as one context: a declaration for one of them is for all.
+ * call begins. Each call must also happen before the next call (C11, 5.1.2.4), for example because
+ * of a mutex or pthread_join(3). This includes pmSetSerialized itself. While a composite has
+ * members, the composite and its members count as one context: a declaration for one of them
+ * applies to all.
  *   serialized IN  1: calls do not overlap; 0: they may overlap
  * EINVAL: the argument has another value.
  */
@@ -434,14 +435,14 @@ int pmGetMessageQueueStatus(pmContext *pmc, pmMessageQueueStatus *statp);
 int pmGetFd(pmContext *pmc, int *fd, int *nfdp);
 
 /*
- * Makes arriving messages wake the process. To be called before select(2); after it, pmReceive must
- * be called until it finds no message.
+ * Makes arriving messages wake the process. Call this function, then pmReceive until it finds no
+ * message, and then select(2).
  * Manual page pmBeforeSelect(3).
  */
 int pmBeforeSelect(pmContext *pmc);
 
 /*
- * Undoes pmBeforeSelect. To be called after select(2), regardless of its result.
+ * Undoes pmBeforeSelect. Call this function after select(2), regardless of the result of select(2).
  * Manual page pmAfterSelect(3).
  */
 int pmAfterSelect(pmContext *pmc);
@@ -461,7 +462,7 @@ int pmAfterSelect(pmContext *pmc);
 int pmMLock(pmContext *pmc, int rmt_node, caddr_t addr, size_t len, pmAddrHandle *hndlp);
 
 /*
- * Unlocks memory: after the last unlock its handle is refused. Waits for copies that other
+ * Unlocks memory. After the last unlock PM refuses the handle. Waits for copies that other
  * processes of this host have started in the region.
  * EINVAL: the node or the length is invalid; ENOENT: the region was not locked; ENOSYS: the context
  * has no remote memory.
@@ -521,9 +522,9 @@ int pmIsReadDone(pmContext *pmc);
 int pmGetRemoteStatus(pmContext *pmc, int rmt_node, pmRemoteStatus *statp);
 
 /*
- * Extension: allocates memory that PM and processes of the same host copy into and out of directly,
- * at any address. The memory consists of whole pages of zeroes. Only pmFree may unmap it or change
- * its protection. A child of fork() shares the memory.
+ * Extension: allocates memory that processes of the same host copy directly. The memory consists of
+ * whole pages of zeroes. Only pmFree may unmap it or change its protection. A child of fork()
+ * shares the memory.
  *   len   IN  number of bytes, rounded up to whole pages
  *   addrp OUT the memory
  * EINVAL: len is 0; ENOMEM: there is not enough memory.

@@ -55,7 +55,7 @@ void score_initialize_args(int argc, char **argv);
  * declares that the thread has other work (manual 3.5.2). The process is idle if all its threads
  * that have ever called one of the functions are idle; score_initialize calls score_become_busy.
  * Call score_become_busy before pmReleaseReceiveBuffer and before pmSend. If an idle thread sends,
- * it becomes busy, and a warning is printed once. The functions have no effect before
+ * the library marks it busy and prints a warning once. The functions have no effect before
  * score_initialize, without scrun and in a child of fork().
  * Manual pages score_become_idle(3), score_become_busy(3).
  */
@@ -76,7 +76,7 @@ inline void score_initialize(int argc, char **argv) {
     score_initialize_args(argc, argv);
 }
 #else
-/* With two arguments the third name after them is _args, with none it is the plain function. */
+/* PICK is its third argument: with two arguments the _args function, with none the other. */
 #define score_initialize(...)                                                                      \
     SCORE_INITIALIZE_PICK(__VA_ARGS__, score_initialize_args, score_initialize, 0)(__VA_ARGS__)
 #define SCORE_INITIALIZE_PICK(first, second, function, ...) function

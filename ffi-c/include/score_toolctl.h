@@ -113,10 +113,10 @@ int score_toolctl_control(score_toolctl *connection, uint32_t rank,
 int score_toolctl_release(score_toolctl *connection, uint32_t rank);
 
 /*
- * Undoes all changes that this connection has made in a rank: breakpoints, watchpoints, memory, a
- * trap handler, held threads. Then releases Control authority. The program gets the signals of
- * notices that the tool has not read. If something cannot be undone, the tool keeps authority, and
- * the result is not 0.
+ * Undoes all changes that this connection has made in a rank: breakpoints, watchpoints (also those
+ * that new threads have inherited), memory, a trap handler, held threads. Then releases Control
+ * authority. The program gets the signals of notices that the tool has not read. If something
+ * cannot be undone, the tool keeps authority, and the result is not 0.
  */
 int score_toolctl_clean_up(score_toolctl *connection, uint32_t rank);
 
@@ -137,7 +137,7 @@ int score_toolctl_update(score_toolctl *connection, uint32_t rank,
 
 /*
  * Reads memory of a rank without a buffer of the tool. The kernel copies the bytes into memory that
- * the library shares with the service; a tool that reads much memory uses this function instead of
+ * the library shares with the service. To read much memory, use this function instead of
  * ps_pdread(). The tool must be attached to the rank.
  *   address IN  address in the process
  *   len     IN  1 to SCORE_TOOLCTL_MAX_VIEW bytes

@@ -6,11 +6,11 @@
  * bytes, in the byte order of the host. It begins with struct score_tools_header, whose member
  * length is the length of the whole record.
  *
- * Query and Update have the number of commands (uint16_t) at SCORE_TOOLS_COMMANDS, then 16
- * descriptors from SCORE_TOOLS_DESCRIPTORS on, used or not, then the data of the commands, each at
- * a multiple of 8. Data begin with the thread id. 0 means the thread of the last signal notice, or
- * the process leader if there was none. Acknowledgements have the same form. A command that failed
- * has no data.
+ * Query and Update have the number of commands (uint16_t) at SCORE_TOOLS_COMMANDS. 16 descriptors
+ * begin at SCORE_TOOLS_DESCRIPTORS, even if there are fewer commands. The data of the commands
+ * follow, each at a multiple of 8. Data begin with the thread id. 0 means the thread of the last
+ * signal notice, or the process leader if there was none. Acknowledgements have the same form. A
+ * command that failed has no data.
  *
  * Bytes or entries follow some structures. The member count is their number. The macro with _TAIL
  * at the end of its name is the offset of the first byte or entry, which may be within the padding
@@ -431,8 +431,8 @@ struct score_tools_release_option {
     uint32_t notify;            /* SCORE_TOOLS_RELEASE_NOTIFY_* */
 };
 
-/* The layout is checked at compile time, except in C99, which has no static assertion. A test
- * compares it with the layout in Rust. */
+/* The compiler checks the layout, except in C99, which has no static assertion. A test compares the
+ * layouts in C and in Rust. */
 #if defined(__cplusplus)
 #define SCORE_TOOLS_ASSERT_(condition) static_assert(condition, #condition)
 #elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L

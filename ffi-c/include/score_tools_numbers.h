@@ -202,7 +202,7 @@ enum {
 
 /* Whether new threads inherit the watchpoints of the thread that creates them. */
 enum {
-    SCORE_TOOLS_WATCH_POLICY_PROPAGATE = 0,     /* New threads inherit the watchpoints. */
+    SCORE_TOOLS_WATCH_POLICY_PROPAGATE = 0,     /* New threads inherit the watchpoints (default). */
     SCORE_TOOLS_WATCH_POLICY_NO_PROPAGATE = 1,  /* New threads inherit no watchpoints. */
 };
 

@@ -94,8 +94,12 @@ impl ToolConnection {
     /// # Errors
     /// Returns the errors of recv(2), or TimedOut.
     pub fn receive_record(&self, timeout: Duration) -> io::Result<Vec<u8>> {
+        self.record_before(Instant::now() + timeout)
+    }
+
+    fn record_before(&self, deadline: Instant) -> io::Result<Vec<u8>> {
         let mut buffer = vec![0; MAX_MESSAGE_LEN];
-        let len = self.receive_into(&mut buffer, timeout)?;
+        let len = self.receive_before(&mut buffer, deadline)?;
         buffer.truncate(len);
         Ok(buffer)
     }
@@ -106,7 +110,11 @@ impl ToolConnection {
     /// # Errors
     /// Returns the errors of recv(2), or TimedOut.
     pub fn receive_into(&self, buffer: &mut [u8], timeout: Duration) -> io::Result<usize> {
-        let deadline = Instant::now() + timeout;
+        self.receive_before(buffer, Instant::now() + timeout)
+    }
+
+    /// Also returns a record that has arrived before the call, if the deadline has passed.
+    fn receive_before(&self, buffer: &mut [u8], deadline: Instant) -> io::Result<usize> {
         loop {
             match recv(self.socket.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT) {
                 Ok(len) => return Ok(len),
@@ -156,8 +164,9 @@ impl ToolConnection {
 
     /// Waits for the answer to the request with this number. Keeps notices that arrive before it.
     fn answer_to(&mut self, sequence: u32, timeout: Duration) -> io::Result<Vec<u8>> {
+        let deadline = Instant::now() + timeout;
         loop {
-            let record = self.receive_record(timeout)?;
+            let record = self.record_before(deadline)?;
             let Some(header) = header_of(&record) else {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             };
@@ -168,6 +177,9 @@ impl ToolConnection {
                     self.tool = header.tool;
                 }
                 return Ok(record);
+            }
+            if Instant::now() >= deadline {
+                return Err(timed_out());
             }
         }
     }
@@ -192,9 +204,9 @@ impl ToolConnection {
         }
     }
 
-    /// Reads memory of a rank to which this tool is attached, by Copy Memory, and returns it where
-    /// the kernel has copied it: in the memory that this tool shares with the service. Reads all
-    /// bytes or fails. Keeps notices that arrive meanwhile.
+    /// Reads memory of a rank to which this tool is attached, by Copy Memory. Returns the bytes in
+    /// the memory that this tool shares with the service, without a further copy. Reads all bytes
+    /// or fails. Keeps notices that arrive meanwhile.
     ///
     /// # Errors
     /// See [`ReadMemoryError`]. InvalidInput: `len` is 0 or above [`MAX_VIEW_LEN`]. `timeout` is
@@ -242,7 +254,7 @@ impl ToolConnection {
         self.share_memory(timeout)?;
         let result = copy(self);
         if matches!(result, Err(ReadMemoryError::Io(_))) {
-            // The service may still write to this memory, so that the next call needs other memory.
+            // The service may still write to this memory, so the next call needs other memory.
             self.memory = None;
         }
         result
@@ -254,7 +266,7 @@ impl ToolConnection {
         self.send(rank, &ToolRequest::Query(&query))
     }
 
-    /// Waits for the answer to such a Query, which must have copied `len` bytes.
+    /// Waits for the answer to a Query of one Copy Memory, which must have copied `len` bytes.
     fn await_copy(
         &mut self,
         sequence: u32,
@@ -289,7 +301,7 @@ impl ToolConnection {
                 };
                 pending.push_back((self.request_copy(rank, copy)?, part));
             }
-            // After an error the answers to the other messages are still awaited.
+            // After an error, the answers to the other messages must also be received.
             let Some((sequence, part)) = pending.pop_front() else { return result };
             let copied = match self.await_copy(sequence, part.len(), timeout) {
                 Err(ReadMemoryError::Io(error)) => return Err(error.into()),
@@ -310,8 +322,9 @@ impl ToolConnection {
         if let Some(record) = self.notices.pop_front() {
             return Ok(Some(record));
         }
+        let deadline = Instant::now() + timeout;
         loop {
-            let record = self.receive_record(timeout)?;
+            let record = self.record_before(deadline)?;
             match header_of(&record) {
                 None => return Ok(None),
                 Some(header) if header.kind == MessageType::Notify.number() => {
@@ -348,8 +361,52 @@ fn copied_len(record: &[u8]) -> Result<usize, ReadMemoryError> {
     }
 }
 
-/// The header of a record. `None`, if the record has no valid header.
+/// The header of a record. `None` if the record is not a message of the service.
 fn header_of(record: &[u8]) -> Option<Header> {
     let (header, _) = ServiceMessage::decode(record).ok()?;
     Some(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::socket::socketpair;
+    use score_tools::wire::{Detach, ExitNotice, Notice, ProcessSelect};
+
+    use super::*;
+
+    #[test]
+    fn the_time_limit_for_an_answer_includes_the_notices_before_it() {
+        let (own, peer) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+                .unwrap();
+        let mut tool = ToolConnection {
+            socket: own,
+            job: 1,
+            tool: 2,
+            last_sequence: 0,
+            notices: VecDeque::new(),
+            memory: None,
+        };
+        let service = std::thread::spawn(move || {
+            let say = |message: ServiceMessage<'_>, sequence| {
+                let record = message.encode(&Header::new(1, 0, 2, sequence));
+                send(peer.as_raw_fd(), &record, MsgFlags::MSG_NOSIGNAL).is_ok()
+            };
+            // It notifies the tool for three seconds, and answers then.
+            let notice = || ServiceMessage::Notify(Notice::Exit(ExitNotice { status: 0 }));
+            for _ in 0..300 {
+                if !say(notice(), 0) {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            say(ServiceMessage::DetachAck(Vec::new()), 1);
+        });
+        let detach = ToolRequest::Detach(Detach { select: ProcessSelect::RanksInNode });
+        let failure = tool.ask(0, &detach, Duration::from_millis(200)).unwrap_err();
+        assert_eq!(failure.kind(), io::ErrorKind::TimedOut);
+        assert!(tool.notice(Duration::ZERO).unwrap().is_some(), "the notices are kept");
+        drop(tool);
+        service.join().unwrap();
+    }
 }

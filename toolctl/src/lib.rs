@@ -1,5 +1,5 @@
-//! The tool control service of a job on one host, which is the only tracer of the job's processes.
-//! Also the client end of its socket, for tools.
+//! The library of the tool control service of a job on one host: the tracer of the job's processes,
+//! the memory that the service shares with tools, and the client end of the service's socket.
 
 pub mod client;
 pub mod shared_memory;

@@ -23,8 +23,8 @@ fn main() {
         }
         std::process::exit(if argument == "-help" { 0 } else { 2 });
     }
-    // The service continues while the job is stopped, so the user must not be able to manipulate
-    // it.
+    // The service continues while the job is stopped, so the user must not be able to trace the
+    // service.
     let undumpable = nix::sys::prctl::set_dumpable(false).map_err(io::Error::from);
     if let Err(error) = undumpable.and_then(|()| serve()) {
         eprintln!("scored-toolctl: {error}");

@@ -44,8 +44,8 @@ impl SharedMemory {
     /// Maps the memory of a tool.
     ///
     /// # Errors
-    /// EINVAL: the descriptor is not a memfd of ordinary pages. EPERM: the memfd lacks one of the
-    /// seals of its size, or may not be written. EFBIG: the memfd is empty, or has more than
+    /// EINVAL: the descriptor is not a memfd of ordinary pages. EPERM: the size of the memfd is not
+    /// sealed, or its seals forbid writing. EFBIG: the memfd is empty, or has more than
     /// [`MAX_SHARED_LEN`] bytes. Otherwise the errors of mmap(2).
     pub fn of_tool(memfd: OwnedFd) -> Result<Self, Errno> {
         // A page of another file system, for example a huge page, may not be available later. The
@@ -70,13 +70,13 @@ impl SharedMemory {
         Ok(Self { start, len })
     }
 
-    /// Its length in bytes.
+    /// The length of the memory in bytes.
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The address of a range of it.
+    /// The address of a range of the memory.
     ///
     /// # Panics
     /// If the range is not within the memory.
@@ -85,10 +85,10 @@ impl SharedMemory {
         self.start.as_ptr().cast::<u8>().wrapping_add(range.start)
     }
 
-    /// Copies its bytes from this offset on.
+    /// Copies the memory from this offset on to `bytes`.
     ///
     /// # Panics
-    /// If they are not within the memory.
+    /// If the range is not within the memory.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) {
         let place = self.place(&(offset..offset.saturating_add(bytes.len())));
         // SAFETY: the place is within the mapping, which does not overlap other memory. All bytes
@@ -96,7 +96,7 @@ impl SharedMemory {
         unsafe { place.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) }
     }
 
-    /// A range of it, in place. The other process may change the bytes at any time.
+    /// A range of the memory, in place. The other process may change the bytes at any time.
     ///
     /// # Panics
     /// If the range is not within the memory.
@@ -108,10 +108,10 @@ impl SharedMemory {
         unsafe { std::slice::from_raw_parts(place.cast::<AtomicU8>(), range.len()) }
     }
 
-    /// Replaces a byte if it has this value.
+    /// Replaces a byte whose value is `old`.
     ///
     /// # Panics
-    /// If it is not within the memory.
+    /// If the byte is not within the memory.
     pub fn replace_byte(&self, offset: usize, old: u8, new: u8) {
         let place = self.place(&(offset..offset.saturating_add(1)));
         // SAFETY: the byte is within the mapping, and no reference to it exists.
@@ -156,7 +156,7 @@ impl SharedMemory {
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this one's, and nothing refers to it.
+        // SAFETY: this value owns the mapping, and no reference to the mapping exists.
         _ = unsafe { munmap(self.start, self.len) };
     }
 }
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(refused(pipe), Errno::EINVAL);
         let file = File::open("/proc/self/exe").unwrap();
         assert_eq!(refused(file.into()), Errno::EINVAL);
-        // A file of tmpfs is not a memfd, and never has the seals.
+        // The descriptor of a directory of tmpfs is not a memfd, and never has the seals.
         if let Ok(file) = File::open("/dev/shm") {
             assert!([Errno::EINVAL, Errno::EPERM].contains(&refused(file.into())));
         }
@@ -219,7 +219,7 @@ mod tests {
         let theirs = SharedMemory::of_tool(memfd.as_fd().try_clone_to_owned().unwrap()).unwrap();
         let file = File::from(memfd);
         file.write_all_at(&[7; 4096 * 4], 0).unwrap();
-        // The second mapping is the memory that is copied. The page after it cannot be read.
+        // If no other mapping follows `source`, the page after `source` cannot be read.
         let source = SharedMemory::create(2 * page).unwrap().0;
         let end = source.start.as_ptr().addr() as u64 + 2 * page as u64;
         let map = std::fs::read_to_string("/proc/self/maps").unwrap();

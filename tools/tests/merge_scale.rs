@@ -51,12 +51,12 @@ fn a_hundred_thousand_servers_send_a_bounded_number_of_events_to_the_root() {
     }
     println!("peak of the whole simulation: {} MiB", peak >> 20);
 
-    // Each child passes each stack on once, and the hop adds one of its own, whatever the number of
-    // servers. With 10,000 servers, some branches do not have all stacks.
+    // Each child passes each stack on once, and the hop adds one of its own. The number of servers
+    // has no influence. With 10,000 servers, some branches do not have all stacks.
     let max_events = ARITY * STACKS as usize + 1;
     assert_eq!(large[0].max_events, max_events, "the root has no more events than it must");
     assert!(large.iter().chain(&small).all(|level| level.max_events <= max_events));
-    // The bodies count, and at most 8 bytes for each rank.
+    // The bytes are those of the bodies, and at most 8 for each rank.
     let body_len = tree::stack(999).len();
     assert!(large[0].max_bytes <= max_events * body_len + 100_000 * 8);
     assert!(large[0].max_held_bytes <= STACKS as usize * (body_len + 128) + 100_000 * 8);

@@ -60,6 +60,9 @@ impl Connection {
             Trace::Watchpoint(thread, address) => {
                 (thread, CommandRequest::ResetWatchpoint(OldWatchpoint { address }))
             }
+            Trace::InheritedWatchpoints(address) => {
+                return self.reset_inherited_watchpoints(rank, address);
+            }
             Trace::Memory(address, size) => {
                 (0, CommandRequest::FreeMemory(FreedMemory { address, size }))
             }
@@ -80,6 +83,30 @@ impl Connection {
             }
             result => result,
         }
+    }
+
+    /// Removes the watchpoints at an address from threads that have inherited them. Meanwhile such
+    /// threads may create others, so the list of threads is read until none has the watchpoint.
+    fn reset_inherited_watchpoints(&mut self, rank: u32, address: u64) -> Result<(), Failure> {
+        /// The thread has no such watchpoint, has ended, or waits in the kernel and does not stop.
+        const WITHOUT_EFFECT: [CommandCode; 3] =
+            [CommandCode::AddressError, CommandCode::ThreadInvalid, CommandCode::Timeout];
+        let mut is_any_reset = true;
+        while std::mem::take(&mut is_any_reset) {
+            for thread in self.threads(rank)? {
+                let reset = CommandRequest::ResetWatchpoint(OldWatchpoint { address });
+                match self.update(rank, thread, reset) {
+                    Ok(()) => is_any_reset = true,
+                    Err(Failure::Command { code, .. })
+                        if WITHOUT_EFFECT.iter().any(|it| it.number() == code) => {}
+                    Err(failure) => return Err(failure),
+                }
+            }
+        }
+        if let Some(state) = self.ranks.get_mut(&rank) {
+            state.traces.retain(|one| *one != Trace::InheritedWatchpoints(address));
+        }
+        Ok(())
     }
 
     /// Reads the four bytes of the program at an address.
@@ -130,7 +157,7 @@ impl Connection {
         self.update(rank, 0, CommandRequest::ReleaseControl(ReleaseOption { notify }))
     }
 
-    /// Cleans up all ranks, and detaches from them. Returns the first failure.
+    /// Cleans up all ranks. Then detaches from them, or returns the first failure of a clean-up.
     pub fn leave(&mut self) -> Result<(), Failure> {
         let mut problem = None;
         for rank in self.ranks.keys().copied().collect::<Vec<_>>() {
@@ -143,5 +170,86 @@ impl Connection {
             None if self.ranks.is_empty() => Ok(()),
             None => self.detach(None),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::os::fd::{AsRawFd, OwnedFd};
+
+    use nix::sys::socket::{
+        AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, accept, bind, listen, recv,
+        send, socket,
+    };
+    use score_tools::wire::{
+        CommandSet, CommandWriter, MAX_MESSAGE_LEN, ThreadEntry, ThreadList, ThreadListHead,
+        ToolMessage, encode_results,
+    };
+
+    use super::*;
+    use crate::rank::Rank;
+
+    /// Carries out the commands of a tool until it disconnects. Thread 1 has a watchpoint, and
+    /// thread 2 has inherited it. Meanwhile thread 2 creates thread 3. Returns the threads that
+    /// still have the watchpoint.
+    fn serve(listener: &OwnedFd) -> BTreeSet<u32> {
+        let socket = accept(listener.as_raw_fd()).unwrap();
+        let mut record = vec![0; MAX_MESSAGE_LEN];
+        let (mut threads, mut watching) = (vec![1, 2], BTreeSet::from([1, 2]));
+        loop {
+            let len = recv(socket, &mut record, MsgFlags::empty()).unwrap();
+            if len == 0 {
+                nix::unistd::close(socket).unwrap();
+                return watching;
+            }
+            let (header, message) = ToolMessage::decode(&record[..len]).unwrap();
+            let (set, list) = match message {
+                ToolMessage::Query(list) => (CommandSet::Query, list),
+                ToolMessage::Update(list) => (CommandSet::Update, list),
+                other => panic!("{other:?}"),
+            };
+            let mut code = CommandCode::Success;
+            let mut answer = CommandAnswer::HoldThread(NoData {});
+            match list[0].request.as_ref().unwrap() {
+                CommandRequest::GetThreadList(_) => {
+                    let entry = |tid: &u32| ThreadEntry { tid: *tid, flags: 0 };
+                    let list = threads.iter().map(entry).collect();
+                    let list = ThreadList { head: ThreadListHead {}, list };
+                    answer = CommandAnswer::GetThreadList(list);
+                    if !threads.contains(&3) {
+                        threads.push(3);
+                        watching.insert(3);
+                    }
+                }
+                CommandRequest::ResetWatchpoint(_) if watching.remove(&list[0].thread) => {}
+                CommandRequest::ResetWatchpoint(_) => code = CommandCode::AddressError,
+                CommandRequest::ReleaseControl(_) => {}
+                other => panic!("{other:?}"),
+            }
+            let mut writer = CommandWriter::new();
+            writer.push_result(list[0].number, list[0].thread, code, Some(&answer));
+            send(socket, &encode_results(writer, &header, set), MsgFlags::empty()).unwrap();
+        }
+    }
+
+    #[test]
+    fn inherited_watchpoints_are_also_removed() {
+        let path = std::env::temp_dir().join(format!("scoretools-up-{}", std::process::id()));
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+        bind(listener.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+        listen(&listener, Backlog::new(1).unwrap()).unwrap();
+        std::thread::scope(|scope| {
+            let service = scope.spawn(|| serve(&listener));
+            let mut tool = Connection::connect(&path, 1, 1).unwrap();
+            let traces = vec![Trace::InheritedWatchpoints(64), Trace::Watchpoint(1, 64)];
+            tool.ranks.insert(0, Rank { has_authority: true, traces, pid: None });
+            tool.clean_up(0).unwrap();
+            assert!(tool.ranks[&0].traces.is_empty() && !tool.ranks[&0].has_authority);
+            drop(tool);
+            assert_eq!(service.join().unwrap(), BTreeSet::new());
+        });
+        std::fs::remove_file(path).unwrap();
     }
 }

@@ -113,10 +113,12 @@ fn refusal(code: u32, errno: u32) -> String {
             "another tool has Control authority: wait for the notice that it is available"
         }
         ReturnCode::ToolControlReleaseRequired => {
-            "the tool has Control authority: release it first (score_toolctl_leave does)"
+            "the tool has Control authority: first release this authority (score_toolctl_leave)"
         }
         ReturnCode::ToolRankNotFound => "the tool is not attached to it (score_toolctl_attach)",
-        ReturnCode::ProcessIdError => "there is no such rank on this host, or it has not started",
+        ReturnCode::ProcessIdError => {
+            "there is no such rank on this host, or its process has not started"
+        }
         ReturnCode::ToolProcessExiting => "its process has ended or is ending",
         ReturnCode::ToolPriorityConflict => {
             "another tool is attached with this priority: use another priority"
@@ -124,8 +126,8 @@ fn refusal(code: u32, errno: u32) -> String {
         ReturnCode::ToolPriorityError => "the highest priority is 99",
         ReturnCode::ToolMaxAttachedExceeded => "four tools are attached, which is the limit",
         ReturnCode::ToolIdConflict => "this tool is attached already",
-        ReturnCode::ToolIdError => "the tool's number is wrong, or it has not attached yet",
-        ReturnCode::JobIdError => "the service is that of another job: check BG_JOBID",
+        ReturnCode::ToolIdError => "the tool's number is wrong, or the tool has not attached yet",
+        ReturnCode::JobIdError => "the service belongs to another job: check BG_JOBID",
         ReturnCode::VersionMismatch => {
             "the service has another protocol version: use the libscoretools.so of its installation"
         }
@@ -144,7 +146,7 @@ fn command_fault(code: u32) -> String {
     };
     let text = match known {
         CommandCode::ThreadInvalid => {
-            "there is no such live thread, or it is not in the state for this command"
+            "the thread does not exist, or is not in the state that this command needs"
         }
         CommandCode::AddressError => "the process has no memory or breakpoint at this address",
         CommandCode::PendingNotify => "a notice of a signal is pending: read it and continue",

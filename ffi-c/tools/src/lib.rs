@@ -6,7 +6,7 @@
 //! linked against this library exports them.
 //!
 //! # Safety
-//! One safety rule holds for all; C cannot express it, but score_toolctl.h states it. A pointer is
+//! All functions have one safety rule, which score_toolctl.h states. A pointer is
 //! NULL, or it points to an object as its type and the function's comment require, for the duration
 //! of the call. A connection came from [`api`], is not closed, and is used by one thread at a time.
 //! A process came from a connection that is not closed. For NULL, a function returns EINVAL or

@@ -122,8 +122,8 @@ impl Connection {
         })
     }
 
-    /// Reads memory. More than a message can hold is copied to memory that this tool shares with
-    /// the service.
+    /// Reads memory. If the bytes do not fit into a message, the service copies them to memory that
+    /// it shares with this tool.
     pub fn read_memory(
         &mut self,
         rank: u32,
@@ -165,7 +165,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads general and special registers at the same time.
+    /// Reads general and special registers by one message.
     fn both_registers(
         &mut self,
         rank: u32,
@@ -302,7 +302,7 @@ impl Connection {
     }
 
     /// The ids of all threads, as they are in messages.
-    fn threads(&mut self, rank: u32) -> Result<Vec<u32>, Failure> {
+    pub fn threads(&mut self, rank: u32) -> Result<Vec<u32>, Failure> {
         let request = CommandRequest::GetThreadList(NoData {});
         self.query(rank, 0, request, |answer| match answer {
             CommandAnswer::GetThreadList(threads) => {
@@ -370,8 +370,8 @@ mod tests {
         assert_eq!((REGISTERS * 8, FLOAT_LEN), (size, size_of::<libc::user_fpregs_struct>()));
     }
 
-    /// Answers one Query for floating point registers with an area of this length. This stands for
-    /// a service on a processor without XSAVE, or one that does not work.
+    /// Answers one Query for floating point registers with an area of this length. This simulates a
+    /// service on a processor without XSAVE, or a faulty service.
     fn answer_with_area(listener: &OwnedFd, len: usize) {
         let socket = accept(listener.as_raw_fd()).unwrap();
         let mut record = vec![0; MAX_MESSAGE_LEN];

@@ -21,6 +21,8 @@ pub enum Trace {
     Breakpoint(u64),
     /// A watchpoint of a thread at this address.
     Watchpoint(u32, u64),
+    /// The watchpoints at this address that new threads have inherited.
+    InheritedWatchpoints(u64),
     /// Allocated memory: address and length in bytes.
     Memory(u64, u64),
     /// A handler of SIGTRAP at this address.
@@ -37,6 +39,7 @@ impl Rank {
             (CommandRequest::SetBreakpoint(it), _) => self.add(Trace::Breakpoint(it.address)),
             (CommandRequest::ResetBreakpoint(it), _) => self.remove(Trace::Breakpoint(it.address)),
             (CommandRequest::SetWatchpoint(it), _) => {
+                self.add(Trace::InheritedWatchpoints(it.address));
                 self.add(Trace::Watchpoint(thread, it.address));
             }
             (CommandRequest::ResetWatchpoint(it), _) => {
@@ -107,13 +110,19 @@ mod tests {
         note(&mut rank, 7, CommandRequest::AllocateMemory(size), memory);
         assert_eq!(
             rank.traces,
-            [Trace::Held(7), Trace::Watchpoint(8, 64), Trace::Memory(4096, 100)]
+            [
+                Trace::Held(7),
+                Trace::InheritedWatchpoints(64),
+                Trace::Watchpoint(8, 64),
+                Trace::Memory(4096, 100)
+            ]
         );
         let old = OldWatchpoint { address: 64 };
-        note(&mut rank, 7, CommandRequest::ResetWatchpoint(old), nothing());
+        note(&mut rank, 8, CommandRequest::ResetWatchpoint(old), nothing());
         let free = FreedMemory { address: 4096, size: 4096 };
         note(&mut rank, 7, CommandRequest::FreeMemory(free), nothing());
-        assert_eq!(rank.traces, [Trace::Held(7), Trace::Watchpoint(8, 64)]);
+        // A thread that thread 8 has created may have the watchpoint.
+        assert_eq!(rank.traces, [Trace::Held(7), Trace::InheritedWatchpoints(64)]);
         let notify = ReleaseNotify::No;
         let release = CommandRequest::ReleaseControl(ReleaseOption { notify });
         note(&mut rank, 7, release, nothing());

@@ -72,8 +72,8 @@ fn word(bytes: &[u8], offset: usize) -> u64 {
 }
 
 impl Connection {
-    /// Finds the address of a symbol: in the object with this file name, if the object defines the
-    /// symbol, or else in the first object that does, in the loader's order.
+    /// Finds the address of a symbol in the object with this file name. If that object does not
+    /// define the symbol, searches the other objects in the loader's order.
     pub fn look_up(&mut self, rank: u32, object: Option<&str>, name: &str) -> Result<u64, Failure> {
         let pid = self.process_id(rank)?;
         let objects = named_first(self.loaded_objects(rank, pid)?, object);

@@ -1,5 +1,5 @@
 //! Breakpoints that are reported to the shepherd. A breakpoint is in the shepherd's list before it
-//! is in the text of the program, and until it has been removed from there. If this process is
+//! is in the text of the program, and until it has been removed from the text. If this process is
 //! killed, the next service removes the breakpoints of the list.
 
 use score_proto::toolctl::ToolctlReport;
@@ -87,8 +87,8 @@ impl<'a> ReportedBreakpoints<'a> {
     /// Removes the breakpoints that a killed service has left. The tracer reports when it has
     /// detached from the process.
     pub fn remove_leftovers(&mut self, pid: Pid, breakpoints: &[(u64, u8)]) {
-        // If attaching fails, the process has ended or has another tracer. It remains in the
-        // shepherd's list.
+        // If attaching fails, the process has ended or has another tracer. The breakpoints remain
+        // in the shepherd's list.
         if self.tracer.attach(pid).is_ok() {
             _ = self.tracer.remove_leftovers(pid, breakpoints);
             _ = self.tracer.detach(pid);

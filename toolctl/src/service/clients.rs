@@ -23,9 +23,10 @@ pub const MAX_IN_FLIGHT: usize = 16;
 /// The size of a socket's send buffer, in bytes. It holds several answers of 64 KiB for a tool that
 /// reads much memory, so that this process can continue while the tool copies them.
 const SEND_BUFFER_LEN: usize = 1 << 20;
-/// The most bytes that are queued for a tool that does not read. The service reads no messages of
-/// such a tool, so only notices can exceed the limit. The tool is then disconnected.
-const MAX_OUTBOX_BYTES: usize = 512 << 10;
+/// The most bytes that are queued for a tool that does not read. Beyond this limit the service
+/// disconnects the tool. The service reads no messages of a tool with queued bytes. The answers to
+/// the messages in progress, 64 KiB each, do not reach the limit, so only notices can exceed it.
+const MAX_OUTBOX_BYTES: usize = MAX_IN_FLIGHT * (64 << 10) + (512 << 10);
 
 /// The channel of a tool's records.
 #[derive(Debug)]
@@ -44,7 +45,7 @@ struct Client {
     outbox_bytes: usize,
     /// The number of messages that are read and not answered.
     in_flight: usize,
-    /// A message that waits until earlier ones are answered.
+    /// A message that waits until earlier messages are answered.
     deferred: Option<Vec<u8>>,
     /// The memory that the tool shares with the service.
     memory: Option<Rc<SharedMemory>>,
@@ -59,7 +60,7 @@ pub enum SentDescriptors {
     None,
     /// One.
     One(OwnedFd),
-    /// More. They are closed.
+    /// More than one. They are closed.
     Several,
 }
 
@@ -185,7 +186,7 @@ impl Clients {
             return Ok(None);
         }
         let uid = getsockopt(&socket, PeerCredentials)?.uid();
-        // If this exceeds the permitted size, the kernel reduces it.
+        // If the size exceeds the permitted size, the kernel reduces the size.
         setsockopt(&socket, SndBuf, &SEND_BUFFER_LEN)?;
         let id = self.reserve_id();
         self.clients.insert(id, Client::new(Channel::Socket(socket)));
@@ -246,7 +247,7 @@ impl Clients {
                 let descriptors = match (datagram.is_complete, datagram.fds.pop()) {
                     (true, None) => SentDescriptors::None,
                     (true, Some(fd)) => SentDescriptors::One(fd),
-                    // A record that is too long for a message is refused for its length.
+                    // This includes a record that is too long, which is refused for its length.
                     (false, _) => SentDescriptors::Several,
                 };
                 Received::Record(record, descriptors)
@@ -284,7 +285,7 @@ impl Clients {
         self.clients.get(&id)?.memory.clone()
     }
 
-    /// Keeps a message until earlier ones of its connection are answered.
+    /// Keeps a message until earlier messages of its connection are answered.
     pub fn defer(&mut self, id: ConnectionId, record: Vec<u8>) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.deferred = Some(record);
@@ -370,5 +371,20 @@ mod tests {
         let more = (1..MAX_CONNECTIONS).map(|_| clients.add_relay());
         assert!(more.collect::<Vec<_>>().iter().all(Option::is_some));
         assert!(clients.add_relay().is_none());
+    }
+
+    #[test]
+    fn the_answers_to_all_messages_in_progress_disconnect_no_tool() {
+        let mut clients = Clients::new(std::fs::File::open("/dev/null").unwrap().into());
+        let id = clients.add_relay().unwrap();
+        while clients.may_send(id) {
+            clients.begin(id);
+        }
+        for _ in 0..MAX_IN_FLIGHT {
+            clients.send(id, vec![0; MAX_MESSAGE_LEN]);
+        }
+        assert!(clients.broken().is_empty());
+        let records = clients.take_records(id, usize::MAX);
+        assert_eq!(records.iter().map(Vec::len).collect::<Vec<_>>(), [MAX_MESSAGE_LEN; 16]);
     }
 }

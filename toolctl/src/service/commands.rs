@@ -25,8 +25,8 @@ impl Service {
                 return;
             }
         }
-        if work.has_pins {
-            self.tracer.unpin(work.pid);
+        for pin in work.pins.drain(..) {
+            self.tracer.unpin(pin);
         }
         self.clients.send(work.connection, work.answer());
         self.clients.end(work.connection);
@@ -128,9 +128,8 @@ impl Service {
                 Outcome::Wait(Waiting::JobTime)
             }
             CommandRequest::GetThreadData(_) => {
-                work.has_pins = true;
                 // An error here also makes the request fail.
-                _ = self.tracer.pin(pid, Some(tid));
+                work.pins.extend(self.tracer.pin(pid, Some(tid)));
                 match self.tracer.request(pid, Some(tid), Request::Snapshot(0)) {
                     Ok(ticket) => Outcome::Wait(Waiting::Tracer(ticket)),
                     Err(error) => Err(error).into(),
@@ -192,13 +191,12 @@ impl Service {
         }
     }
 
-    /// Sends a request to the tracer. If a message has several commands, its threads remain stopped
-    /// until the end of the message, so that the results are consistent.
+    /// Sends a request to the tracer. If a message has several commands, their threads remain
+    /// stopped until the end of the message, so that the results are consistent.
     fn ask_tracer(&mut self, work: &mut Work, tid: Tid, request: Request, count: usize) -> Outcome {
         if count > 1 {
-            work.has_pins = true;
             // An error here also makes the request fail.
-            _ = self.tracer.pin(work.pid, Some(tid));
+            work.pins.extend(self.tracer.pin(work.pid, Some(tid)));
         }
         match self.tracer.request(work.pid, Some(tid), request) {
             Ok(ticket) => Outcome::Wait(Waiting::Tracer(ticket)),

@@ -26,7 +26,7 @@ use super::Service;
 use super::line_step::LineStep;
 use super::shepherd::Target;
 
-/// The priority of a console. If another tool has this priority, the next lower ones are tried.
+/// The priority of a console. If another tool has this priority, the console tries lower ones.
 const PRIORITY: u8 = 50;
 /// The signals of which a console is notified. SIGTRAP covers breakpoints, watchpoints and steps.
 const NOTIFY_SET: u64 = 1 << (libc::SIGTRAP - 1);
@@ -214,7 +214,7 @@ impl Consoles {
         Some(request)
     }
 
-    /// The state of a process, for the answer to a command. None, if the command has to wait until
+    /// The state of a process, for the answer to a command. `None` if the command has to wait until
     /// the stack has been read.
     pub(super) fn state_for(
         &mut self,
@@ -359,8 +359,8 @@ impl Service {
                 ServiceMessage::Notify(Notice::Exit(_)) => {
                     self.drop_console_process(session, rank, "it has ended");
                 }
-                // No other tool can take control away, and consoles send no requests with other
-                // answers.
+                // No other tool can take control away. The console needs no answer to a Detach, and
+                // sends no requests with the other answers.
                 ServiceMessage::Notify(Notice::Control(_))
                 | ServiceMessage::DetachAck(_)
                 | ServiceMessage::QueryAck(_)

@@ -80,8 +80,8 @@ impl Consoles {
         Ok(())
     }
 
-    /// Sets a watchpoint in all existing threads. Returns false if it exists. Otherwise
-    /// [`Self::on_watched`] returns it when all threads have answered.
+    /// Sets a watchpoint in all existing threads. Returns false if the watchpoint exists. Otherwise
+    /// [`Self::on_watched`] returns the watchpoint when all threads have answered.
     pub(super) fn watch(
         &mut self,
         (session, rank): (u64, u32),

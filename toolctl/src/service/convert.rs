@@ -4,7 +4,7 @@ use nix::errno::Errno;
 use score_toolctl::tracer::error::{AttachError, TraceError};
 use score_toolctl::tracer::{
     Answer, DebugRegisters, ExtendedRegister, NoticeReason, SignalNotice, SpecialRegister,
-    SpecialRegisters, WatchKind,
+    SpecialRegisters, WatchKind, WatchPolicy,
 };
 use score_tools::authority;
 use score_tools::wire::{
@@ -18,7 +18,6 @@ pub fn code_of(error: TraceError) -> CommandCode {
         TraceError::NoProcess(_) => CommandCode::ProcessExiting,
         TraceError::NoThread(_) | TraceError::WrongState(..) => CommandCode::ThreadInvalid,
         TraceError::Timeout(_) => CommandCode::Timeout,
-        TraceError::PendingNotice(_) => CommandCode::PendingNotify,
         TraceError::Address(_) | TraceError::SharedMemory(_) => CommandCode::AddressError,
         TraceError::Length(_) => CommandCode::LengthError,
         TraceError::Breakpoint(..) => CommandCode::BreakpointFailed,
@@ -66,6 +65,14 @@ pub fn watch_kind(kind: wire::WatchType) -> WatchKind {
         wire::WatchType::Read => WatchKind::Read,
         wire::WatchType::Write => WatchKind::Write,
         wire::WatchType::ReadWrite => WatchKind::ReadWrite,
+    }
+}
+
+/// Converts the policy for the watchpoints of new threads.
+pub fn watch_policy(policy: wire::WatchPolicy) -> WatchPolicy {
+    match policy {
+        wire::WatchPolicy::Propagate => WatchPolicy::Propagate,
+        wire::WatchPolicy::NoPropagate => WatchPolicy::NoPropagate,
     }
 }
 

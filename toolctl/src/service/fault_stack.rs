@@ -6,7 +6,7 @@ use score_stacks::frame::Frame;
 /// The function in which a thread without a fault signal waits.
 const INSPECT_CALL: &str = "sc_inspectme";
 
-/// The frames that are kept of a long stack. The omitted ones are usually those of a recursion.
+/// The frames that are kept of a long stack. The omitted frames are usually those of a recursion.
 const OUTER_FRAMES: usize = 12;
 const INNER_FRAMES: usize = 20;
 
@@ -17,7 +17,8 @@ fn is_inspect_call(frame: &Frame) -> bool {
 /// Selects the thread that waits after a fault, and removes the frames of the handler in which it
 /// waits.
 pub fn at_fault(mut process: ProcessStacks, thread: Option<i32>) -> ProcessStacks {
-    // The thread id of a process in its own PID namespace does not match ours.
+    // A process in a PID namespace of its own reports a thread id that is not found here. All
+    // threads are then kept.
     if process.threads.iter().any(|one| Some(one.tid) == thread) {
         process.threads.retain(|one| Some(one.tid) == thread);
         process.omitted_threads = 0;

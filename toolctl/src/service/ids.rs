@@ -75,8 +75,8 @@ impl OuterProc {
 }
 
 impl IdTranslator {
-    /// Creates a translator. `descriptor` is the outer /proc; ids are not translated if it is not a
-    /// directory.
+    /// Creates a translator. `descriptor` is the outer /proc. If it is not a directory, the
+    /// translator leaves ids unchanged.
     pub fn new(descriptor: OwnedFd) -> Self {
         let path = PathBuf::from(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
         let is_directory = fs::metadata(&path).is_ok_and(|it| it.is_dir());
@@ -114,13 +114,13 @@ impl IdTranslator {
         (tracer > 0).then_some((tracer, name))
     }
 
-    /// Converts the ids in the error of an attach for tools.
+    /// Replaces the ids in the error of an attach by the ids for tools.
     pub fn explain_attach(&mut self, pid: Pid, error: AttachError) -> AttachError {
         let outside = self.process_outside(pid).unwrap_or(pid);
         error.outside(outside, self.tracer_outside(pid))
     }
 
-    /// Converts the ids in the error of reading stacks for tools.
+    /// Replaces the ids in the error of reading stacks by the ids for tools.
     pub fn explain_capture(&mut self, pid: Pid, error: CaptureError) -> CaptureError {
         let outside = self.process_outside(pid).unwrap_or(pid);
         error.with_ids(outside, self.tracer_outside(pid))

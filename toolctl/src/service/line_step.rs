@@ -2,11 +2,11 @@
 
 use score_stacks::frame::{Frame, SourceLine, Stack};
 
-/// The most instructions of a step by lines. A loop on one line, and a long function without line
-/// numbers, end the step there.
+/// The most instructions of a step by lines. This ends a step in a loop on one line, or in a long
+/// function without line numbers.
 const MAX_STEP_INSTRUCTIONS: u32 = 20_000;
 
-/// A step by lines that is not over.
+/// A step by lines that is in progress.
 #[derive(Debug)]
 pub(super) struct LineStep {
     /// The line in which the step has begun.
@@ -21,8 +21,8 @@ impl LineStep {
         Some(Self { from: source_line(stack)?, left: MAX_STEP_INSTRUCTIONS - 1 })
     }
 
-    /// Whether another instruction follows, after one that has led to this stack. The step
-    /// continues through code without line numbers.
+    /// Whether the step continues after an instruction that has led to this stack. It continues
+    /// through code without line numbers.
     pub fn continues(&mut self, stack: &[u8]) -> bool {
         let is_in_line = source_line(stack).is_none_or(|line| line == self.from);
         let continues = is_in_line && self.left > 0 && !stack.is_empty();

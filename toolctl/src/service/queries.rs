@@ -1,5 +1,5 @@
-//! The data that queries return about a process, its threads, and the files of the job. Nothing
-//! here changes the process.
+//! The data that queries return about a process, its threads, and the files of the job. This module
+//! does not change the process.
 
 use std::path::PathBuf;
 
@@ -49,7 +49,7 @@ pub fn auxiliary_vector(pid: Pid) -> Result<Option<CommandAnswer<'static>>, Comm
     Ok(Some(CommandAnswer::GetAuxVectors(AuxVector { head: AuxVectorHead {}, list })))
 }
 
-/// Answers queries. Information about programs is cached for later ones.
+/// Answers queries. Caches information about programs for later queries.
 #[derive(Default)]
 pub struct Queries {
     /// The number of this host in the job.
@@ -90,7 +90,7 @@ impl Queries {
     }
 
     /// The data of a process. `number` is its number among the processes of its element on this
-    /// host, and `ns` is the time for which the job has been running.
+    /// host. `ns` is the time for which the job has been running.
     pub fn process_data(
         &self,
         (rank, number): (u32, ProcessIndex),
@@ -115,9 +115,9 @@ impl Queries {
         }))
     }
 
-    /// The data of a thread, with its trace-back if it has been captured. `is_suspended`: the
-    /// authority has suspended the process. The tracer stops threads earlier, as soon as a thread
-    /// has caused a notice, but Continue Process is possible only from the notice on.
+    /// The data of a thread, with its trace-back if it has been captured. `is_suspended` states
+    /// whether the authority has suspended the process. The tracer stops threads earlier: as soon
+    /// as a thread has caused a notice. Continue Process is possible only from the notice on.
     pub fn thread_data(
         &mut self,
         (pid, tid): (Pid, Tid),
@@ -134,8 +134,9 @@ impl Queries {
         let registers = registers.map(|registers| (tid, stacks::registers_of(&registers)));
         let snapshot = registers
             .and_then(|thread| Snapshot::of_held(pid, &[thread], &ProcessMemory::new(pid)).ok());
-        let unwound = snapshot.map(|snapshot| unwind::unwind(&snapshot, &mut self.modules));
-        let frames = unwound.iter().flatten().flat_map(|thread| thread.trace_back());
+        let trace_backs =
+            snapshot.map(|snapshot| unwind::trace_backs(&snapshot, &mut self.modules));
+        let frames = trace_backs.into_iter().flatten().flatten();
         let signed = |number: u32| number.cast_signed();
         let pair = |(start, end): (u64, u64)| [start, end];
         let head = ThreadDataHead {

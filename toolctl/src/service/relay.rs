@@ -1,9 +1,9 @@
 //! Tools without a connection. Their messages arrive from the shepherd, like the commands of
 //! consoles, so these tools can be on any host. The authority treats such a tool like any other.
 //!
-//! A tool can have one `Ask` and one `Listen` pending at a time. Output of the service for the tool
-//! becomes the answer to the `Ask`, otherwise to the `Listen`. Answers are numbered, because they
-//! reach the tool on different paths.
+//! A tool can have one `Ask` and one `Listen` pending at a time. Records for the tool become the
+//! answer to the `Ask`, or to the `Listen` if no `Ask` is pending. Answers are numbered, because
+//! they reach the tool on different paths.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_answered_before_a_wait_and_both_in_time() {
+    fn an_ask_is_answered_before_a_listen_and_each_by_its_deadline() {
         let target = |id| Target { element: ElementIndex(0), id: CommandId(id), node: 0 };
         let connection = ConnectionId(1);
         let (asks, listens) = (waiting(target(1), 0), waiting(target(2), u32::MAX));

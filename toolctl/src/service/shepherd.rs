@@ -1,5 +1,5 @@
-//! The socket of the shepherd: its orders, and the reports to it. Orders that concern this process
-//! itself are kept here, because the main loop asks for them.
+//! The socket of the shepherd: its orders, and the reports to the shepherd. This module stores the
+//! orders that concern this process itself, until the main loop asks for them.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

@@ -17,7 +17,7 @@ use score_stacks::memory::ProcessMemory;
 use score_stacks::{ProcessStacks, StackReader, ThreadStack};
 use score_toolctl::tracer::error::TraceError;
 use score_toolctl::tracer::{
-    Answer, Linux, Pid, Registers, Request, Ticket, Tid, ToolState, Tracer, procfs,
+    Answer, Linux, Pid, Pin, Registers, Request, Ticket, Tid, ToolState, Tracer, procfs,
 };
 
 /// The name of libpm's communication threads.
@@ -91,10 +91,10 @@ struct HeldProcess {
     process: ToolProcess,
     scope: StackScope,
     before: ThreadsBefore,
+    pin: Option<Pin>,
 }
 
-/// See the [module](self). Information that it has read about programs is cached for later
-/// commands.
+/// See the [module](self). Caches information about programs for later commands.
 #[derive(Debug, Default)]
 pub struct StackCommands {
     reader: StackReader,
@@ -119,8 +119,8 @@ fn failed(reason: &str) -> ToolResult {
 }
 
 impl StackCommands {
-    /// Starts a command. Returns the answers of processes that the tracer has not seized.
-    /// [`StackCommands::on_answer`] returns the other answers later.
+    /// Starts a command. Returns the answers for processes that the tracer has not seized, and for
+    /// failed requests. [`StackCommands::on_answer`] returns the other answers later.
     pub fn begin(
         &mut self,
         (element, id): (ElementIndex, CommandId),
@@ -142,14 +142,14 @@ impl StackCommands {
             let ToolProcess { node, pid, .. } = process;
             let before = scope.look_before(pid, tracer);
             // An error here also makes the request fail.
-            _ = tracer.pin(pid, None);
+            let pin = tracer.pin(pid, None).ok();
             match tracer.request(pid, None, Request::Snapshot(0)) {
                 Ok(ticket) => {
-                    let held = HeldProcess { element, id, process, scope, before };
+                    let held = HeldProcess { element, id, process, scope, before, pin };
                     self.held.insert(ticket, held);
                 }
                 Err(error) => {
-                    tracer.unpin(pid);
+                    pin.into_iter().for_each(|pin| tracer.unpin(pin));
                     reports.push(answer(node, failed(&error.to_string())));
                 }
             }
@@ -179,7 +179,7 @@ impl StackCommands {
         answer: &Result<Answer, TraceError>,
         tracer: &mut Tracer<Linux>,
     ) -> Option<ToolctlReport> {
-        let HeldProcess { element, id, process, scope, before } = self.held.remove(&ticket)?;
+        let HeldProcess { element, id, process, scope, before, pin } = self.held.remove(&ticket)?;
         let ToolProcess { node, pid, faulting_thread } = process;
         let snapshot = match answer {
             Ok(Answer::Snapshot(threads)) => {
@@ -195,7 +195,7 @@ impl StackCommands {
             Err(error) => Err(error.to_string()),
         };
         // Unwinding and symbol lookup happen after the process continues.
-        tracer.unpin(pid);
+        pin.into_iter().for_each(|pin| tracer.unpin(pin));
         let result = match snapshot {
             Ok(snapshot) => {
                 let stacks = self.reader.stacks_in(&snapshot, scope.detail());
@@ -275,7 +275,7 @@ fn threads_result(
             ThreadDetail::TopFrames if thread.is_uninterruptible => {
                 Some(ThreadState::Uninterruptible)
             }
-            // The thread has started meanwhile.
+            // A thread whose state is not known has started meanwhile.
             ThreadDetail::TopFrames => {
                 Some(before.states.get(&thread.tid).copied().unwrap_or(ThreadState::Running))
             }

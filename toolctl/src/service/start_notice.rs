@@ -1,6 +1,6 @@
 //! The notice at the start of a program (CDTI 4.6.3). A tool can have authority before a program
 //! starts if the process is held before its first instruction, as for a debugger of scrun. The
-//! notice comes from a breakpoint of the service, which is removed when a thread reaches it.
+//! notice comes from a breakpoint. The service removes this breakpoint when a thread reaches it.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ impl StartNotices {
     ) {
         let Some(address) = start_address(tracer, pid, place) else { return };
         let mut breakpoints = ReportedBreakpoints::new(tracer, shepherd);
-        // If a tool has a breakpoint at this address, it is notified in any case.
+        // If a tool has a breakpoint at this address, the tool is notified in any case.
         if !breakpoints.contains(pid, address)
             && breakpoints.insert(rank, pid, address, BreakpointKind::Normal).is_ok()
         {

@@ -39,8 +39,8 @@ impl Service {
     pub(super) fn disconnect(&mut self, connection: ConnectionId) {
         self.clients.close(connection);
         self.relays.remove(connection, &mut self.shepherd);
-        for pid in self.works.drop_connection(connection) {
-            self.tracer.unpin(pid);
+        for pin in self.works.drop_connection(connection) {
+            self.tracer.unpin(pin);
         }
         self.feed(Event::Closed { connection });
     }
@@ -54,7 +54,7 @@ impl Service {
             ToolMessage::Attach(_) | ToolMessage::Detach(_) => {
                 is_attaching || self.works.has_any(connection, None)
             }
-            // The memory is for the messages that follow.
+            // Messages in progress keep their own memory.
             ToolMessage::NotifyAck | ToolMessage::ShareMemory => false,
         }
     }
@@ -150,7 +150,9 @@ impl Service {
                 }
                 Action::Configure { rank, settings } => {
                     let signals = SignalSet::from_bits(settings.notify_set);
+                    let policy = convert::watch_policy(settings.watch_policy);
                     _ = self.tracer.set_notify(pid_of(rank), signals);
+                    _ = self.tracer.set_watch_policy(pid_of(rank), policy);
                     self.arm_start_notice(rank, &settings);
                 }
                 Action::SignalLeader { rank, signal } => {

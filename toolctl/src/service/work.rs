@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use score_toolctl::shared_memory::SharedMemory;
 use score_toolctl::tracer::error::TraceError;
-use score_toolctl::tracer::{Pid, Ticket, Tid};
+use score_toolctl::tracer::{Pid, Pin, Ticket, Tid};
 use score_tools::authority::{Action, ConnectionId, FailedThreads};
 use score_tools::wire::{
     CommandAnswer, CommandCode, CommandSet, CommandWriter, Header, NoData, ReceivedCommand,
@@ -63,9 +63,9 @@ pub struct WaitingCommand {
 /// A message in progress.
 #[derive(Debug)]
 pub struct Work {
-    /// The connection of the tool that has sent it.
+    /// The connection of the tool that has sent the message.
     pub connection: ConnectionId,
-    /// Its process.
+    /// The process that the message is for.
     pub pid: Pid,
     header: Header,
     set: CommandSet,
@@ -82,8 +82,8 @@ pub struct Work {
     pub memory: Option<Rc<SharedMemory>>,
     /// The actions to carry out after the answer.
     pub actions: Vec<Action>,
-    /// Whether threads are kept stopped for the message.
-    pub has_pins: bool,
+    /// The threads that are kept stopped for the message.
+    pub pins: Vec<Pin>,
 }
 
 impl Work {
@@ -108,7 +108,7 @@ impl Work {
             writer: CommandWriter::new(),
             memory,
             actions: Vec::new(),
-            has_pins: false,
+            pins: Vec::new(),
         }
     }
 
@@ -217,20 +217,20 @@ impl WorkQueues {
         of_rank.flat_map(|(_, queue)| queue).any(|work| work.connection == connection)
     }
 
-    /// Drops the messages of a connection. Returns the processes whose threads are stopped for
-    /// them.
-    pub fn drop_connection(&mut self, connection: ConnectionId) -> Vec<Pid> {
-        let mut pinned = Vec::new();
+    /// Drops the messages of a connection. Returns the threads that are kept stopped for these
+    /// messages.
+    pub fn drop_connection(&mut self, connection: ConnectionId) -> Vec<Pin> {
+        let mut pins = Vec::new();
         self.0.retain(|_, queue| {
-            queue.retain(|work| {
+            queue.retain_mut(|work| {
                 let is_dropped = work.connection == connection;
-                if is_dropped && work.has_pins {
-                    pinned.push(work.pid);
+                if is_dropped {
+                    pins.append(&mut work.pins);
                 }
                 !is_dropped
             });
             !queue.is_empty()
         });
-        pinned
+        pins
     }
 }

@@ -30,7 +30,8 @@ struct Breakpoint {
 #[derive(Debug, Default)]
 pub struct Breakpoints {
     set: BTreeMap<u64, Breakpoint>,
-    /// The addresses of former breakpoints. A thread may have executed one before it was removed.
+    /// The addresses of former breakpoints. A thread may have executed such a breakpoint before it
+    /// was removed.
     removed: BTreeSet<u64>,
     /// The breakpoint whose int3 is removed from memory while a thread executes the original
     /// instruction.
@@ -88,7 +89,7 @@ impl Breakpoints {
         self.set.iter().map(|(address, breakpoint)| (*address, breakpoint.original)).collect()
     }
 
-    /// Notes that the int3 of this breakpoint is removed from memory, or of none (None).
+    /// Notes the breakpoint whose int3 is removed for a thread. `None` if there is none.
     pub fn set_lifted(&mut self, address: Option<u64>) {
         self.lifted = address;
     }

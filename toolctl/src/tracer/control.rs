@@ -6,8 +6,9 @@
 use super::Tid;
 use super::error::TraceError;
 use super::kernel::Kernel;
-use super::process::{Context, Exclusive, Motion, Place, Process};
+use super::process::{Context, Exclusive, Motion, Place, Preferences, Process};
 use super::procfs::{Status, ThreadStat};
+use super::watchpoints::WatchPolicy;
 
 /// The state of a thread with regard to tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,41 +94,11 @@ impl Process {
         if stop.place == Place::Delivery {
             thread.set_delivered_signal(signal);
         } else if signal != 0 {
-            // This stop has no signal that could be replaced by the continuation signal, so it is
-            // sent.
+            // This stop has no signal that the continuation signal could replace, so the tracer
+            // sends the continuation signal.
             thread.resent.insert(signal);
             _ = context.kernel.send_signal(self.pid, tid, signal);
         }
-    }
-
-    /// Continues the process from the current notice, or issues the next notice.
-    pub(super) fn continue_process<K: Kernel>(
-        &mut self,
-        context: &mut Context<'_, K>,
-        tid: Tid,
-    ) -> Result<(), TraceError> {
-        self.notices.given_thread(tid)?;
-        self.satisfy(context);
-        self.notices.resume();
-        Ok(())
-    }
-
-    /// Like [`Self::continue_process`], for a tool that releases control. A process without a
-    /// notice is only resumed.
-    pub(super) fn release_control<K: Kernel>(
-        &mut self,
-        context: &mut Context<'_, K>,
-    ) -> Result<(), TraceError> {
-        if self.notices.has_pending() {
-            return Err(TraceError::PendingNotice(self.pid));
-        }
-        self.satisfy(context);
-        // A step that has not begun is cancelled.
-        if matches!(self.exclusive, Some((Exclusive::Step(_), false))) {
-            self.exclusive = None;
-        }
-        self.notices.resume();
-        Ok(())
     }
 
     /// The thread of a step: `tid`, or the thread of the current notice if `tid` is 0.
@@ -185,7 +156,7 @@ impl Process {
         Ok(StepOutcome::Started)
     }
 
-    /// Sends a signal to a thread. It remains pending if it cannot be delivered now.
+    /// Sends a signal to a thread. The signal remains pending if it cannot be delivered now.
     pub(super) fn send_to_thread<K: Kernel>(
         &mut self,
         context: &mut Context<'_, K>,
@@ -231,8 +202,8 @@ impl Process {
         }
     }
 
-    /// Undoes the changes of a tool to the process, except for memory and trap handler. Used for a
-    /// tool that has ended while other tools remain attached.
+    /// Undoes the changes of a tool to the process, except for debug registers, memory and trap
+    /// handler. Used for a tool that has ended while other tools remain attached.
     pub(super) fn release_all<K: Kernel>(&mut self, context: &mut Context<'_, K>) {
         for (address, original) in self.memory.breakpoints().all() {
             self.remove_breakpoint(context, address, original);
@@ -248,5 +219,7 @@ impl Process {
             _ => {}
         }
         self.threads.release_all();
+        self.resources.set_preferences(Preferences::default());
+        self.watch_policy = WatchPolicy::default();
     }
 }

@@ -183,7 +183,7 @@ impl Process {
         self.memory.insert_lifted(context.kernel);
     }
 
-    /// Ends the exclusive operation of a thread that does not exist any more.
+    /// Ends an exclusive operation that cannot be completed.
     pub(super) fn fail_exclusive<K: Kernel>(&mut self, context: &mut Context<'_, K>) {
         if let Some((Exclusive::Inject(injection), _)) = self.exclusive.take() {
             self.fail_injection(context, *injection);
@@ -208,10 +208,10 @@ impl Process {
         self.threads.deadline().into_iter().chain(self.requests.deadline()).min()
     }
 
-    /// Checks threads that do not stop, and requests that wait for them.
+    /// Checks threads that do not stop or start, and requests that wait for them.
     pub(super) fn on_timeout<K: Kernel>(&mut self, context: &mut Context<'_, K>) {
         let now = context.kernel.now();
-        self.threads.check_interrupted(context.kernel, self.pid, now);
+        self.threads.check_waiting(context.kernel, self.pid, now);
         self.expire_requests(context, now);
     }
 
@@ -266,8 +266,8 @@ impl Process {
         self.presence == Presence::Restored && self.threads.are_dying()
     }
 
-    /// Starts to remove the memory and the handler of tools from the process. Returns false if
-    /// nothing is left.
+    /// Starts to remove the memory and the handler of tools from the process. Returns false if all
+    /// are removed, or if no thread can be accessed.
     fn begin_clean_up<K: Kernel>(&mut self, context: &Context<'_, K>) -> bool {
         let Some(tid) = self.threads.accessible() else { return false };
         let (threads, kernel) = (&self.threads, &*context.kernel);

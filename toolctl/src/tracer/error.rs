@@ -101,8 +101,6 @@ pub enum TraceError {
     WrongState(Tid, &'static str),
     /// The thread did not stop in time.
     Timeout(Tid),
-    /// Further notices of the process are pending.
-    PendingNotice(Pid),
     /// This address cannot be read or written.
     Address(u64),
     /// The memory is shared between processes, and the request does not permit writing it.
@@ -133,9 +131,6 @@ impl fmt::Display for TraceError {
                 out,
                 "thread {tid} did not stop in time: it waits in the kernel; ask again later"
             ),
-            Self::PendingNotice(pid) => {
-                write!(out, "process {pid} has further notices pending; continue it first")
-            }
             Self::Address(address) => write!(out, "address {address:#x} cannot be accessed"),
             Self::SharedMemory(address) => write!(
                 out,

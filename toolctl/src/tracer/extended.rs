@@ -24,9 +24,9 @@ const ZMM_16_TO_31: u32 = 7;
 pub enum ExtendedRegister {
     /// An x87 register, 0 to 7: 10 bytes.
     X87(usize),
-    /// An SSE register, 0 to 15: 16 bytes.
+    /// An SSE register: 16 bytes. 0 to 15, with AVX-512 0 to 31.
     Xmm(usize),
-    /// An AVX register, 0 to 15: 32 bytes.
+    /// An AVX register: 32 bytes. 0 to 15, with AVX-512 0 to 31.
     Ymm(usize),
     /// An AVX-512 register, 0 to 31: 64 bytes.
     Zmm(usize),
@@ -108,30 +108,35 @@ fn mark_used(area: &mut [u8], components: u64) {
 }
 
 fn parts_of(register: ExtendedRegister) -> Option<Vec<Part>> {
-    let part = |component: u32, start: usize, length: usize, number: usize| {
+    // The first `length` bytes of an element of a component.
+    let part = |component: u32, element_len: usize, number: usize, length: usize| {
         let (offset, component_len) = sys::extended_component(component)?;
-        let within = start + length * number;
+        let within = element_len * number;
         let part = Part { offset: offset + within, length, component };
-        (within + length <= component_len).then_some(part)
+        (within + element_len <= component_len).then_some(part)
     };
     let xmm =
         |number: usize| Part { offset: XMM_REGISTERS + 16 * number, length: 16, component: 1 };
+    // The component of registers 16 to 31 has all bytes of each register.
+    let upper = |number: usize, length: usize| part(ZMM_16_TO_31, 64, number - 16, length);
     Some(match register {
         ExtendedRegister::X87(number @ 0..=7) => {
             vec![Part { offset: X87_REGISTERS + 16 * number, length: 10, component: 0 }]
         }
         ExtendedRegister::Xmm(number @ 0..=15) => vec![xmm(number)],
-        ExtendedRegister::Ymm(number @ 0..=15) => vec![xmm(number), part(AVX, 0, 16, number)?],
+        ExtendedRegister::Xmm(number @ 16..=31) => vec![upper(number, 16)?],
+        ExtendedRegister::Ymm(number @ 0..=15) => vec![xmm(number), part(AVX, 16, number, 16)?],
+        ExtendedRegister::Ymm(number @ 16..=31) => vec![upper(number, 32)?],
         ExtendedRegister::Zmm(number @ 0..=15) => {
-            vec![xmm(number), part(AVX, 0, 16, number)?, part(ZMM_UPPER_HALVES, 0, 32, number)?]
+            vec![xmm(number), part(AVX, 16, number, 16)?, part(ZMM_UPPER_HALVES, 32, number, 32)?]
         }
-        ExtendedRegister::Zmm(number @ 16..=31) => vec![part(ZMM_16_TO_31, 0, 64, number - 16)?],
-        ExtendedRegister::Mask(number @ 0..=7) => vec![part(MASKS, 0, 8, number)?],
+        ExtendedRegister::Zmm(number @ 16..=31) => vec![upper(number, 64)?],
+        ExtendedRegister::Mask(number @ 0..=7) => vec![part(MASKS, 8, number, 8)?],
         _ => return None,
     })
 }
 
-/// The bytes of a register. None, if the processor has no such register.
+/// The bytes of a register. `None` if the processor has no such register.
 pub fn register(area: &[u8], register: ExtendedRegister) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     for part in parts_of(register)? {
@@ -187,11 +192,35 @@ mod tests {
         assert_eq!(area[160 + 48], 1);
         assert_eq!(u64::from_ne_bytes(word(&area, USED_COMPONENTS)), 0b110);
         assert!(set_register(&mut area, ymm, &[0; 33]).is_err());
-        assert!(set_register(&mut area, ExtendedRegister::Xmm(16), &[0]).is_err());
+        assert!(set_register(&mut area, ExtendedRegister::Xmm(32), &[0]).is_err());
         set_one_control(&mut area, SpecialRegister::Mxcsr, 0x1f80).unwrap();
         assert!(set_one_control(&mut area, SpecialRegister::X87Control, 1 << 16).is_err());
         let mut special = SpecialRegisters::default();
         read_control(&area, &mut special);
         assert_eq!(special.mxcsr, 0x1f80);
+    }
+
+    #[test]
+    fn registers_16_to_31_are_parts_of_one_another() {
+        let mut area = vec![0; 4096];
+        let (xmm, ymm, zmm) =
+            (ExtendedRegister::Xmm(17), ExtendedRegister::Ymm(17), ExtendedRegister::Zmm(17));
+        if sys::extended_component(ZMM_16_TO_31).is_none() {
+            assert!([xmm, ymm, zmm].iter().all(|it| register(&area, *it).is_none()));
+            assert!(set_register(&mut area, xmm, &[1; 16]).is_err());
+            return;
+        }
+        let value: Vec<u8> = (1..=64).collect();
+        set_register(&mut area, zmm, &value).unwrap();
+        assert_eq!(register(&area, ymm).unwrap(), value[..32]);
+        assert_eq!(register(&area, xmm).unwrap(), value[..16]);
+        set_register(&mut area, ymm, &[0xaa; 32]).unwrap();
+        set_register(&mut area, xmm, &[0xbb; 16]).unwrap();
+        assert!(set_register(&mut area, xmm, &[0xbb; 17]).is_err());
+        let expected = [&[0xbb; 16][..], &[0xaa; 16], &value[32..]].concat();
+        assert_eq!(register(&area, zmm).unwrap(), expected);
+        assert_eq!(u64::from_ne_bytes(word(&area, USED_COMPONENTS)), 1 << ZMM_16_TO_31);
+        let neighbours = [ExtendedRegister::Zmm(16), ExtendedRegister::Zmm(18)];
+        assert!(neighbours.iter().all(|it| register(&area, *it).unwrap() == [0; 64]));
     }
 }

@@ -36,6 +36,7 @@ pub trait Kernel {
     fn resume(&mut self, tid: Tid, signal: i32) -> Result<(), Errno>;
     fn step(&mut self, tid: Tid, signal: i32) -> Result<(), Errno>;
     fn detach(&mut self, tid: Tid, signal: i32) -> Result<(), Errno>;
+    fn created_task(&self, tid: Tid) -> Result<Tid, Errno>;
     fn siginfo(&self, tid: Tid) -> Result<SigInfo, Errno>;
     fn set_siginfo(&mut self, tid: Tid, info: &SigInfo) -> Result<(), Errno>;
     fn pending_signals(&self, tid: Tid) -> Result<Vec<SigInfo>, Errno>;
@@ -105,6 +106,10 @@ impl Kernel for Linux {
 
     fn detach(&mut self, tid: Tid, signal: i32) -> Result<(), Errno> {
         sys::detach(tid, signal)
+    }
+
+    fn created_task(&self, tid: Tid) -> Result<Tid, Errno> {
+        sys::created_task(tid)
     }
 
     fn siginfo(&self, tid: Tid) -> Result<SigInfo, Errno> {

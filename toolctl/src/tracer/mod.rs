@@ -50,7 +50,8 @@ pub use kernel::{Kernel, Linux};
 pub use process::{MAX_MEMORY_LEN, NoticeReason, Preferences, SignalNotice, SignalSet};
 pub use registers::{DebugRegisters, Gprs, Registers, SpecialRegister, SpecialRegisters};
 pub use request::{Answer, Request, ThreadSnapshot, Ticket};
-pub use watchpoints::{WatchKind, WatchRange};
+pub use several_tools::Pin;
+pub use watchpoints::{WatchKind, WatchPolicy, WatchRange};
 
 use process::{Context, Presence, Process};
 use sys::Wait;
@@ -63,6 +64,9 @@ pub type Tid = i32;
 /// The most events of the kernel that one call handles. A hostile process can cause events faster
 /// than they can be handled.
 const MAX_EVENTS: usize = 4096;
+/// The events that report the creation of a task.
+const CREATION_EVENTS: [i32; 3] =
+    [libc::PTRACE_EVENT_CLONE, libc::PTRACE_EVENT_FORK, libc::PTRACE_EVENT_VFORK];
 
 /// An event for the user of a tracer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,6 +125,7 @@ pub struct Tracer<K = Linux> {
     guests: HashMap<Tid, Guest>,
     events: VecDeque<Event>,
     last_ticket: u64,
+    last_pin: u64,
 }
 
 impl<K: Kernel> Tracer<K> {
@@ -133,6 +138,7 @@ impl<K: Kernel> Tracer<K> {
             guests: HashMap::new(),
             events: VecDeque::new(),
             last_ticket: 0,
+            last_pin: 0,
         }
     }
 
@@ -199,6 +205,17 @@ impl<K: Kernel> Tracer<K> {
         })
     }
 
+    /// Sets whether new threads get watchpoints.
+    ///
+    /// # Errors
+    /// Returns `NoProcess`.
+    pub fn set_watch_policy(&mut self, pid: Pid, policy: WatchPolicy) -> Result<(), TraceError> {
+        self.with(pid, |process, _| {
+            process.watch_policy = policy;
+            Ok(())
+        })
+    }
+
     /// Sets the preferences of the tool.
     ///
     /// # Errors
@@ -210,7 +227,7 @@ impl<K: Kernel> Tracer<K> {
         })
     }
 
-    /// Sends a request to a thread, or to all threads (`tid` is None). The answer is an event,
+    /// Sends a request to a thread, or to all threads if `tid` is `None`. The answer is an event,
     /// which may be available at once.
     ///
     /// # Errors
@@ -320,23 +337,6 @@ impl<K: Kernel> Tracer<K> {
         self.with(pid, |process, _| process.set_continuation(tid, signal))
     }
 
-    /// Continues a process from the current notice. `tid` is the thread of the notice, or 0.
-    ///
-    /// # Errors
-    /// Returns `NoProcess` or `WrongState`.
-    pub fn continue_process(&mut self, pid: Pid, tid: Tid) -> Result<(), TraceError> {
-        self.with(pid, |process, context| process.continue_process(context, tid))
-    }
-
-    /// Like [`Self::continue_process`], for a tool that releases control. A process without a
-    /// notice is only resumed. Held threads remain held.
-    ///
-    /// # Errors
-    /// Returns `NoProcess` or `PendingNotice`.
-    pub fn release_control(&mut self, pid: Pid) -> Result<(), TraceError> {
-        self.with(pid, |process, context| process.release_control(context))
-    }
-
     /// Lets one thread execute one instruction. `tid` 0 stands for the thread of the current
     /// notice.
     ///
@@ -363,7 +363,8 @@ impl<K: Kernel> Tracer<K> {
     }
 
     /// Removes the breakpoints, watchpoints, holds, notices, memory and trap handler of a tool that
-    /// has ended while other tools remain attached.
+    /// has ended while other tools remain attached. Resets the preferences and the policy for the
+    /// watchpoints of new threads.
     ///
     /// # Errors
     /// Returns `NoProcess`.
@@ -413,8 +414,8 @@ impl<K: Kernel> Tracer<K> {
     fn reset_debug_registers(&mut self, pid: Pid, tid: Tid) -> Result<(), TraceError> {
         let process = self.processes.get(&pid).ok_or(TraceError::NoProcess(pid))?;
         let watchpoints = process.threads.get(tid).map(|it| it.watchpoints.clone());
-        for address in watchpoints.iter().flat_map(|it| it.addresses()) {
-            self.request(pid, Some(tid), Request::ResetWatchpoint(address))?;
+        for range in watchpoints.iter().flat_map(|it| it.ranges()) {
+            self.request(pid, Some(tid), Request::ResetWatchpoint(range.address))?;
         }
         let nothing = DebugRegisters::default();
         self.request(pid, Some(tid), Request::SetDebug(nothing)).map(drop)
@@ -487,7 +488,11 @@ impl<K: Kernel> Tracer<K> {
             Wait::Ended(status) => self.on_end(tid, status),
             Wait::Stopped(signal, event) => {
                 if let Some(pid) = self.owner_of(tid) {
+                    let created = self.created_thread(pid, tid, event);
                     _ = self.with(pid, |process, context| {
+                        if let Some(created) = created {
+                            process.on_creation(context, tid, created);
+                        }
                         process.on_stop(context, tid, signal, event);
                         Ok(())
                     });
@@ -506,7 +511,16 @@ impl<K: Kernel> Tracer<K> {
         }
     }
 
-    /// The process of a thread. Adds the thread if it is a new one of a traced process.
+    /// The thread of the same process that a thread has created, if the event reports a creation.
+    fn created_thread(&mut self, pid: Pid, creator: Tid, event: i32) -> Option<Tid> {
+        if !CREATION_EVENTS.contains(&event) {
+            return None;
+        }
+        let tid = self.kernel.created_task(creator).ok()?;
+        (self.owner_of(tid) == Some(pid)).then_some(tid)
+    }
+
+    /// The process of a thread. Adds a new thread of a traced process.
     fn owner_of(&mut self, tid: Tid) -> Option<Pid> {
         if let Some(pid) = self.owners.get(&tid) {
             return Some(*pid);
@@ -569,9 +583,9 @@ impl<K: Kernel> Tracer<K> {
         };
     }
 
-    /// Handles a new task. If the task shares memory with a traced process, breakpoints are removed
-    /// from this memory until the task's exec or end. Otherwise they would kill the task. If the
-    /// task has a copy of the memory, breakpoints are removed from the copy.
+    /// Handles a new task. If the task shares memory with a traced process, removes breakpoints
+    /// from this memory until the task's exec or end, because a breakpoint would kill the task. If
+    /// the task has a copy of the memory, removes breakpoints from the copy.
     fn admit_guest(&mut self, tid: Tid) -> Guest {
         let Some(parentage) = self.kernel.parentage(tid) else { return Guest::Unwanted };
         let pids: Vec<Pid> = self.processes.keys().copied().collect();

@@ -10,10 +10,12 @@
 //! | `process/serve_requests.rs`, `process/thread_access.rs` | carrying out requests |
 //! | `process/inject.rs` | system calls that a thread executes for a tool |
 //! | `process/tool_resources.rs` | the memory and the trap handler that such calls have made |
+//! | `process/new_threads.rs` | the watchpoints of new threads |
 
 #![forbid(unsafe_code)]
 
 mod inject;
+mod new_threads;
 mod notices;
 mod request_queue;
 mod serve_requests;
@@ -28,6 +30,7 @@ use std::collections::VecDeque;
 use super::error::TraceError;
 use super::kernel::Kernel;
 use super::request::{Answer, Ticket};
+use super::watchpoints::WatchPolicy;
 use super::{Event, Pid, Tid};
 pub use inject::{Injection, Purpose, TrapHandler};
 pub use notices::{NoticeQueue, NoticeReason, SignalNotice, SignalSet};
@@ -87,6 +90,8 @@ pub struct Process {
     pub requests: RequestQueue,
     /// The memory and the trap handler of tools in it.
     pub resources: ToolResources,
+    /// Whether new threads get watchpoints.
+    pub watch_policy: WatchPolicy,
     /// Whether the process is being detached.
     pub presence: Presence,
 }
@@ -119,6 +124,7 @@ impl Process {
             exclusive: None,
             requests: RequestQueue::default(),
             resources: ToolResources::default(),
+            watch_policy: WatchPolicy::default(),
             presence: Presence::Attached,
         }
     }
@@ -134,6 +140,7 @@ impl Process {
             exclusive: None,
             requests: self.requests.after_exec(),
             resources: self.resources.after_exec(),
+            watch_policy: self.watch_policy,
             presence: self.presence,
         }
     }

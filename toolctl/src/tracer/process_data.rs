@@ -65,7 +65,7 @@ pub struct ThreadData {
 #[derive(Debug)]
 pub struct Reader {
     pid: Pid,
-    /// The memory of the program that the process executed when it was opened.
+    /// The memory of the program that the process executed at [`Reader::open`].
     memory: std::fs::File,
 }
 
@@ -133,7 +133,7 @@ fn data_of(map: &[Mapping], stat: &ThreadStat) -> ProcessData {
     }
 }
 
-/// Reads the data of a thread. `stack_pointer` is that of a stopped thread, if known.
+/// Reads the data of a thread. `stack_pointer` is known if the thread is stopped.
 ///
 /// # Errors
 /// Returns `NoThread`.

@@ -60,7 +60,7 @@ impl Status {
     }
 }
 
-/// The process of a task, and its parent.
+/// The process of a task, and the parent of that process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parentage {
     /// The process that the task is a thread of.
@@ -122,13 +122,14 @@ impl ThreadStat {
     }
 }
 
-/// The address of the instruction at which a thread is blocked. None, if it runs or has ended.
+/// The address of the instruction at which a thread is blocked. `None` if it runs or has ended.
 pub fn instruction_of(pid: Pid, tid: Tid) -> Option<u64> {
     let line = read_text(&format!("/proc/{pid}/task/{tid}/syscall"))?;
     u64::from_str_radix(line.split_ascii_whitespace().last()?.strip_prefix("0x")?, 16).ok()
 }
 
-/// The system call in which a thread sleeps, and its stack pointer. None, if it runs.
+/// The number of the system call in which a thread is blocked, and the stack pointer of the thread.
+/// The number is -1 if the thread is blocked outside of a system call. `None` if the thread runs.
 pub fn blocking_call(pid: Pid, tid: Tid) -> Option<(i64, u64)> {
     let line = read_text(&format!("/proc/{pid}/task/{tid}/syscall"))?;
     let words: Vec<&str> = line.split_ascii_whitespace().collect();

@@ -93,7 +93,7 @@ pub enum Answer {
 pub struct ThreadSnapshot {
     /// The thread.
     pub tid: Tid,
-    /// Its registers. None, if it waits in the kernel and cannot be accessed.
+    /// Its registers. `None` if the thread waits in the kernel and cannot be accessed.
     pub registers: Option<Registers>,
     /// Its stack, from `rsp` upwards.
     pub stack: Vec<u8>,
@@ -104,10 +104,10 @@ pub struct ThreadSnapshot {
 pub struct PendingRequest {
     /// The number of the request.
     pub ticket: Ticket,
-    /// None: all threads of the process.
+    /// The thread. `None` stands for all threads of the process.
     pub tid: Option<Tid>,
     /// The request.
     pub request: Request,
-    /// The time at which it was made.
+    /// The time at which the request was made.
     pub since: Duration,
 }

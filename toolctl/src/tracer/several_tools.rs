@@ -12,6 +12,14 @@ use super::process::{Preferences, Presence};
 use super::{Pid, Tid, Tracer};
 use crate::shared_memory::SharedMemory;
 
+/// Threads that remain stopped and accessible for one purpose, until [`Tracer::unpin`].
+#[derive(Debug)]
+#[must_use]
+pub struct Pin {
+    pid: Pid,
+    number: u64,
+}
+
 impl<K: Kernel> Tracer<K> {
     /// Whether the process is neither traced nor being detached.
     pub fn has_no_trace_of(&self, pid: Pid) -> bool {
@@ -88,21 +96,24 @@ impl<K: Kernel> Tracer<K> {
     ///
     /// # Errors
     /// Returns `NoProcess`.
-    pub fn pin(&mut self, pid: Pid, tid: Option<Tid>) -> Result<(), TraceError> {
+    pub fn pin(&mut self, pid: Pid, tid: Option<Tid>) -> Result<Pin, TraceError> {
+        let number = self.last_pin + 1;
         self.with(pid, |process, _| {
             match tid {
-                Some(tid) => process.requests.pin([tid]),
-                None => process.requests.pin(process.threads.ids()),
+                Some(tid) => process.requests.pin(number, [tid]),
+                None => process.requests.pin(number, process.threads.ids()),
             }
             Ok(())
-        })
+        })?;
+        self.last_pin = number;
+        Ok(Pin { pid, number })
     }
 
-    /// Ends [`Self::pin`].
-    pub fn unpin(&mut self, pid: Pid) {
+    /// Ends a pin. The threads of other pins remain stopped.
+    pub fn unpin(&mut self, Pin { pid, number }: Pin) {
         // A process that has ended has no pins.
         _ = self.with(pid, |process, _| {
-            process.requests.unpin();
+            process.requests.unpin(number);
             Ok(())
         });
     }

@@ -30,18 +30,23 @@ impl Process {
         event: i32,
     ) {
         let now = context.kernel.now();
-        self.threads.begin(tid, now);
+        let is_new = self.threads.begin(tid, now);
         match event {
             0 if signal == libc::SIGTRAP => self.on_trap(context, tid),
             0 => self.on_signal(context, tid, signal),
-            libc::PTRACE_EVENT_STOP => self.on_interrupt(context, tid, signal),
+            libc::PTRACE_EVENT_STOP => self.on_interrupt(context, (tid, is_new), signal),
             libc::PTRACE_EVENT_EXEC => self.on_exec(context, tid),
             _ if self.is_moving_alone(tid) => self.threads.step(context.kernel, tid, 0),
             _ => self.threads.set_stopped(tid, Stop::at(Place::Call)),
         }
     }
 
-    fn on_interrupt<K: Kernel>(&mut self, context: &mut Context<'_, K>, tid: Tid, signal: i32) {
+    fn on_interrupt<K: Kernel>(
+        &mut self,
+        context: &mut Context<'_, K>,
+        (tid, is_new): (Tid, bool),
+        signal: i32,
+    ) {
         let is_group_stop = STOP_SIGNALS.contains(&signal);
         self.threads.set_group_stopped(is_group_stop);
         let place = if is_group_stop { Place::GroupStop } else { Place::Interrupt };
@@ -49,7 +54,12 @@ impl Process {
             self.on_interrupt_alone(context, tid, place);
             return;
         }
+        if is_new && self.has_to_wait_for_creator() {
+            let now = context.kernel.now();
+            return self.threads.set_starting(tid, place, now);
+        }
         self.threads.set_stopped(tid, Stop::at(place));
+        self.inherit(context, tid);
         // A trap that the thread has already executed must be handled first. Otherwise the reason
         // for its instruction pointer would be lost. The thread executes no instruction before the
         // trap.

@@ -87,6 +87,14 @@ pub fn detach(tid: Tid, signal: i32) -> SysResult<()> {
     ptrace_with_numbers(libc::PTRACE_DETACH, tid, 0, signal as usize)
 }
 
+/// The task that a thread has created, at the stop that reports the creation.
+pub fn created_task(tid: Tid) -> SysResult<Tid> {
+    let mut message = 0_u64;
+    // SAFETY: the call writes an unsigned long.
+    unsafe { ptrace(libc::PTRACE_GETEVENTMSG, tid, 0, &raw mut message as usize)? };
+    Tid::try_from(message).map_err(|_| Errno::ESRCH)
+}
+
 /// The siginfo of the signal at whose delivery a thread is stopped.
 pub fn siginfo(tid: Tid) -> SysResult<SigInfo> {
     let mut info = SigInfo::default();
@@ -234,7 +242,7 @@ pub fn now() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// The offset and the length of a component of the XSAVE area. None, if there is no such component.
+/// The offset and the length of a component of the XSAVE area. `None` if it does not exist.
 pub fn extended_component(number: u32) -> Option<(usize, usize)> {
     // CPUID leaf 13 exists if the kernel offers an XSAVE area.
     let leaf = std::arch::x86_64::__cpuid_count(13, number);

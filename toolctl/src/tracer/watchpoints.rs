@@ -26,6 +26,16 @@ impl WatchKind {
     }
 }
 
+/// Whether new threads get watchpoints.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum WatchPolicy {
+    /// A new thread gets the watchpoints of the thread that has created it.
+    #[default]
+    Propagate,
+    /// A new thread gets no watchpoints.
+    NoPropagate,
+}
+
 /// A watched memory range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WatchRange {
@@ -88,9 +98,9 @@ impl Watchpoints {
         self.set.is_empty() && self.direct == DebugRegisters::default()
     }
 
-    /// The addresses of the watchpoints.
-    pub fn addresses(&self) -> Vec<u64> {
-        self.set.iter().map(|watchpoint| watchpoint.range.address).collect()
+    /// The ranges of the watchpoints.
+    pub fn ranges(&self) -> impl Iterator<Item = WatchRange> {
+        self.set.iter().map(|watchpoint| watchpoint.range)
     }
 
     fn is_used(&self, register: usize) -> bool {

@@ -39,7 +39,7 @@ static volatile long *shared;
 enum { BLOCK_LEN = 1 << 20 };
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
-/* The function for breakpoints. Its first instruction is `push %rbp` or similar. */
+/* The function for breakpoints. */
 __attribute__((noinline, noclone)) void spot(long number) {
     __sync_fetch_and_add(&spots, number);
 }
@@ -89,6 +89,24 @@ static void *churn(void *argument) {
             pthread_join(threads[i], NULL);
     }
     return argument;
+}
+
+/* Writes to the watched memory. */
+static void *write_watched(void *argument) {
+    watched[0]++;
+    return argument;
+}
+
+static int count_once(void *argument) { return count_up(argument) != NULL; }
+
+/* Creates a thread that the kernel attaches to the tracer of this thread, without a report. */
+static void create_unreported_thread(void) {
+    enum { STACK_LEN = 1 << 16 };
+    int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM |
+                CLONE_UNTRACED | CLONE_PTRACE;
+    char *stack = malloc(STACK_LEN);
+    if (!stack || clone(count_once, stack + STACK_LEN, flags, NULL) < 0)
+        abort();
 }
 
 static void block(int how) {
@@ -179,6 +197,14 @@ static void run(char command, char **arguments) {
     case 'm': start(wait_for_mutex, 0); break;
     case 't': start(work, 2); break;
     case 'c': start(churn, 0); break;
+    case 'W': {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, write_watched, NULL))
+            abort();
+        pthread_join(thread, NULL);
+        break;
+    }
+    case 'k': create_unreported_thread(); break;
     case 'B': block(SIG_BLOCK); break;
     case 'U': block(SIG_UNBLOCK); break;
     case 'd': prctl(PR_SET_DUMPABLE, 0); break;

@@ -59,6 +59,28 @@ fn all_threads_of_a_held_process_stop() {
     session.assert_works();
 }
 
+/// Sets vector registers, and reads them again.
+fn set_vector_registers(session: &mut Session, tid: Tid) {
+    use ExtendedRegister::{Xmm, Ymm, Zmm};
+    let value: Vec<u8> = (1..=64).collect();
+    for (register, len) in
+        [(Xmm(9), 16), (Ymm(10), 32), (Zmm(11), 64), (Xmm(20), 16), (Ymm(25), 32), (Zmm(31), 64)]
+    {
+        let set = Request::SetOneExtended(register, value[..len].to_vec());
+        match session.ask(tid, set) {
+            Ok(_) => {}
+            Err(error) => {
+                assert!(len > 16 || register == Xmm(20), "{register:?}: {error}");
+                println!("skipped: the processor has no {register:?}");
+                continue;
+            }
+        }
+        let extended = session.ask(tid, Request::GetExtended);
+        let Ok(Answer::Extended(area, _)) = extended else { panic!("{extended:?}") };
+        assert_eq!(extended::register(&area, register).unwrap(), value[..len]);
+    }
+}
+
 #[test]
 fn registers_are_read_and_set() {
     let Some(mut session) = Session::attached("1") else { return };
@@ -89,17 +111,31 @@ fn registers_are_read_and_set() {
     assert!(area.len() >= 576 && features & 0b11 == 0b11, "{} {features:#x}", area.len());
     session.ask(tid, Request::SetExtended(area.clone())).unwrap();
     assert!(session.ask(tid, Request::SetExtended(vec![0; 3])).is_err());
-    let value: Vec<u8> = (0..16).collect();
-    let register = ExtendedRegister::Xmm(9);
-    session.ask(tid, Request::SetOneExtended(register, value.clone())).unwrap();
-    let Ok(Answer::Extended(area, _)) = session.ask(tid, Request::GetExtended) else { panic!() };
-    assert_eq!(extended::register(&area, register).unwrap(), value);
+    set_vector_registers(&mut session, tid);
     let mut kernel_segment = session.special(tid);
     kernel_segment.base.cs = 0x10;
     assert!(session.ask(tid, Request::SetSpecial(kernel_segment)).is_err());
     // A thread of another process does not belong to this one.
     let own = nix::unistd::gettid().as_raw();
     assert_eq!(session.ask(own, Request::GetGeneral), Err(TraceError::NoThread(own)));
+    session.detach();
+    session.assert_works();
+}
+
+#[test]
+fn a_pin_ends_without_effect_on_other_pins() {
+    let Some(mut session) = Session::attached("3") else { return };
+    let (pid, tid) = (session.pid, session.thread("worker-0"));
+    let own = session.tracer.pin(pid, Some(tid)).unwrap();
+    let other = session.tracer.pin(pid, None).unwrap();
+    session.general(tid);
+    let held = session.variable("counters", 0);
+    session.tracer.unpin(other);
+    let free = session.variable("counters", 2);
+    session.until("work", |it| (it.variable("counters", 2) > free + 20).then_some(()));
+    assert_eq!(session.variable("counters", 0), held, "the other pin has ended");
+    session.tracer.unpin(own);
+    session.until("work", |it| (it.variable("counters", 0) > held + 20).then_some(()));
     session.detach();
     session.assert_works();
 }
@@ -203,7 +239,7 @@ fn one_tracer_has_many_processes() {
         let notice = first.notice();
         let index = others.iter().position(|other| other.pid == notice.pid).unwrap();
         hits[index] += 1;
-        first.tracer.continue_process(notice.pid, notice.tid).unwrap();
+        first.tracer.resume(notice.pid).unwrap();
     }
     let spots = first.variable("spots", 0);
     first.until("work", |first| (first.variable("spots", 0) > spots + 10).then_some(()));

@@ -18,7 +18,7 @@ fn a_breakpoint_suspends_all_threads_and_is_passed_without_losing_a_hit() {
     assert_eq!(session.raw_byte(spot), INT3);
     assert_eq!(session.tracer.read_memory(pid, spot, 1).unwrap(), [original], "it is hidden");
     let first = session.notice();
-    // From here on each hit is counted, because all threads have reached the breakpoint before.
+    // From here on each hit is counted, because all threads are suspended now.
     let start = session.variable("spots", 0);
     let mut hits = 0;
     let mut notice = first;
@@ -30,7 +30,7 @@ fn a_breakpoint_suspends_all_threads_and_is_passed_without_losing_a_hit() {
         let spots = session.variable("spots", 0);
         session.pump();
         assert_eq!(session.variable("spots", 0), spots, "a thread runs in the suspension");
-        session.tracer.continue_process(pid, notice.tid).unwrap();
+        session.tracer.resume(pid).unwrap();
         notice = session.notice();
     }
     // Each thread at the breakpoint has caused a notice or will do so. No thread has passed it
@@ -94,7 +94,7 @@ fn a_step_moves_one_thread_by_one_instruction() {
         .tracer
         .reset_breakpoint(pid, spot, session.tracer.read_memory(pid, spot, 1).unwrap()[0])
         .unwrap();
-    session.tracer.continue_process(pid, 0).unwrap();
+    session.tracer.resume(pid).unwrap();
     session.detach();
     session.assert_works();
 }
@@ -113,14 +113,13 @@ fn a_held_thread_stays_held_through_continue_and_step() {
         assert_ne!(notice.tid, held);
         assert_eq!(session.tracer.tool_state(pid, held), Ok(ToolState::HoldSuspend));
         assert_eq!(session.tracer.tool_state(pid, notice.tid), Ok(ToolState::Suspend));
-        assert!(session.tracer.continue_process(pid, held).is_err());
-        session.tracer.continue_process(pid, 0).unwrap();
+        session.tracer.resume(pid).unwrap();
     }
     assert_eq!(session.variable("counters", 2), count);
     session.tracer.release(pid, held).unwrap();
     loop {
         let notice = session.notice();
-        session.tracer.continue_process(pid, 0).unwrap();
+        session.tracer.resume(pid).unwrap();
         if notice.tid == held {
             break;
         }
@@ -143,14 +142,14 @@ fn signals_of_the_set_cause_notices_and_the_tool_decides_their_delivery() {
         (notice.tid, notice.signal, notice.reason),
         (pid, libc::SIGUSR1, NoticeReason::Signal)
     );
-    session.tracer.continue_process(pid, 0).unwrap();
+    session.tracer.resume(pid).unwrap();
     assert!(session.done().contains("handled 1"), "without a signal by default");
     session.tell("r");
     session.notice();
     assert!(session.tracer.set_continuation(pid, 0, 65).is_err());
     session.tracer.set_continuation(pid, 0, 0).unwrap();
     session.tracer.set_continuation(pid, 0, libc::SIGUSR1).unwrap();
-    session.tracer.continue_process(pid, 0).unwrap();
+    session.tracer.resume(pid).unwrap();
     assert!(session.done().contains("handled 2"));
     assert!(session.tracer.set_continuation(pid, 0, 0).is_err(), "no notice is given");
     // A step with a signal that has a handler ends at the handler's first instruction.
@@ -160,7 +159,7 @@ fn signals_of_the_set_cause_notices_and_the_tool_decides_their_delivery() {
     session.tracer.step(pid, 0).unwrap();
     let step = session.notice();
     assert_eq!((step.reason, step.instruction), (NoticeReason::Step, session.address("count")));
-    session.tracer.continue_process(pid, 0).unwrap();
+    session.tracer.resume(pid).unwrap();
     assert!(session.done().contains("handled 3"));
     // A fault also causes a notice.
     session.tell("g");
@@ -168,7 +167,7 @@ fn signals_of_the_set_cause_notices_and_the_tool_decides_their_delivery() {
     assert_eq!((fault.signal, fault.access), (libc::SIGSEGV, 0x1230));
     assert_eq!(session.special(pid).fault_address, 0x1230);
     session.tracer.set_continuation(pid, 0, libc::SIGSEGV).unwrap();
-    session.tracer.continue_process(pid, 0).unwrap();
+    session.tracer.resume(pid).unwrap();
     let status = session.event("exit", |event| match event {
         Event::Exited { status, .. } => Some(*status),
         _ => None,
@@ -189,10 +188,10 @@ fn a_tool_sends_signals_to_threads_and_processes() {
     session.tracer.send_signal(pid, worker, libc::SIGUSR1).unwrap();
     session.pump_for(Duration::from_millis(20));
     session.assert_no_notice();
-    session.tracer.continue_process(pid, worker).unwrap();
+    session.tracer.resume(pid).unwrap();
     assert_eq!(session.notice().tid, worker);
     assert_eq!(session.tracer.default_thread(pid), Ok(worker));
-    session.tracer.continue_process(pid, 0).unwrap();
+    session.tracer.resume(pid).unwrap();
     assert!(session.tracer.send_signal(pid, worker, 0).is_err());
     assert!(session.tracer.send_signal_to_process(pid, 65).is_err());
     // Held threads are skipped. If all threads are held, no signal is pending.
@@ -204,7 +203,7 @@ fn a_tool_sends_signals_to_threads_and_processes() {
     session.tracer.send_signal_to_process(pid, libc::SIGUSR1).unwrap();
     assert_eq!(session.notice().tid, worker);
     session.tracer.hold(pid, worker).unwrap();
-    session.tracer.continue_process(pid, 0).unwrap();
+    session.tracer.resume(pid).unwrap();
     session.tracer.send_signal_to_process(pid, libc::SIGUSR1).unwrap();
     for tid in session.tracer.threads(pid) {
         session.tracer.release(pid, tid).unwrap();
@@ -243,7 +242,7 @@ fn a_tool_that_gives_up_control_delivers_its_signal_and_releases_no_hold() {
     session.tell("r");
     session.notice();
     session.tracer.set_continuation(pid, 0, libc::SIGUSR1).unwrap();
-    session.tracer.release_control(pid).unwrap();
+    session.tracer.resume(pid).unwrap();
     assert!(session.done().contains("handled 1"));
     assert_eq!(session.tracer.tool_state(pid, worker), Ok(ToolState::Hold));
     let count = session.variable("counters", 0);
@@ -273,7 +272,7 @@ fn threads_that_are_created_in_a_suspension_are_suspended() {
             procfs::threads(session.pid).into_iter().all(is_still).then_some(())
         });
         assert_eq!(session.variable("churned", 0), churned);
-        session.tracer.continue_process(pid, 0).unwrap();
+        session.tracer.resume(pid).unwrap();
     }
     assert!(session.variable("churned", 0) > 100);
     session.detach();
@@ -288,7 +287,7 @@ fn an_int3_of_the_program_is_a_signal_and_no_breakpoint() {
     session.tell("i");
     let notice = session.notice();
     assert_eq!((notice.reason, notice.signal), (NoticeReason::Signal, libc::SIGTRAP));
-    session.tracer.release_control(pid).unwrap();
+    session.tracer.resume(pid).unwrap();
     session.done();
     session.detach();
 }
@@ -304,17 +303,12 @@ fn simultaneous_hits_cause_one_notice_after_the_other() {
     for round in 0..100 {
         session.notice();
         session.assert_no_notice();
-        match session.tracer.release_control(pid) {
-            Err(TraceError::PendingNotice(_)) => {
-                were_pending += 1;
-                if round % 2 == 0 {
-                    let step = session.tracer.step(pid, 0);
-                    assert_eq!(step, Ok(StepOutcome::NoticePending));
-                } else {
-                    session.tracer.continue_process(pid, 0).unwrap();
-                }
-            }
-            result => result.unwrap(),
+        let has_pending = session.tracer.has_pending_notices(pid);
+        were_pending += u32::from(has_pending);
+        if has_pending && round % 2 == 0 {
+            assert_eq!(session.tracer.step(pid, 0), Ok(StepOutcome::NoticePending));
+        } else {
+            session.tracer.resume(pid).unwrap();
         }
     }
     assert!(were_pending > 0, "busy threads meet the breakpoint together");
@@ -340,7 +334,7 @@ fn children_run_without_breakpoints() {
     session.assert_no_notice();
     session.tell("s");
     assert_eq!(session.notice().reason, NoticeReason::Breakpoint);
-    session.tracer.continue_process(pid, 0).unwrap();
+    session.tracer.resume(pid).unwrap();
     session.done();
     session.detach();
 }
@@ -418,8 +412,8 @@ fn watchpoints_show_reads_and_writes_of_their_thread() {
     let notice = session.notice();
     assert_eq!((notice.tid, notice.reason), (pid, NoticeReason::WatchWrite));
     assert_eq!(notice.access, watched);
-    assert_eq!(session.word(watched), 1, "it stands behind the write");
-    session.tracer.continue_process(pid, 0).unwrap();
+    assert_eq!(session.word(watched), 1, "the thread stops after the write");
+    session.tracer.resume(pid).unwrap();
     session.done();
     session.tell("l");
     session.done();
@@ -433,7 +427,7 @@ fn watchpoints_show_reads_and_writes_of_their_thread() {
     session.ask(pid, range(watched, 8, WatchKind::Read)).unwrap();
     session.tell("l");
     assert_eq!(session.notice().reason, NoticeReason::WatchRead);
-    session.tracer.continue_process(pid, 0).unwrap();
+    session.tracer.resume(pid).unwrap();
     session.done();
     session.ask(pid, Request::ResetWatchpoint(watched)).unwrap();
     session.ask(pid, range(watched, 32, WatchKind::ReadWrite)).unwrap();
@@ -468,7 +462,7 @@ fn debug_registers_are_set_directly_if_the_service_does_not_use_them() {
     session.tell("s");
     let notice = session.notice();
     assert_eq!((notice.reason, notice.instruction), (NoticeReason::Breakpoint, spot));
-    session.tracer.continue_process(pid, 0).unwrap();
+    session.tracer.resume(pid).unwrap();
     session.done();
     assert!(session.ask(pid, Request::SetOneDebug(4, 1)).is_err());
     registers.addresses[1] = u64::MAX;

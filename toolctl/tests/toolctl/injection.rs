@@ -27,7 +27,7 @@ fn memory_is_allocated_and_freed_while_threads_work_and_sleep() {
         addresses.push(address);
         session.pump_for(Duration::from_millis(3));
     }
-    assert_eq!(session.line(), "slept 0 1", "the call that it was in has gone on");
+    assert_eq!(session.line(), "slept 0 1", "the interrupted call continues");
     session.done();
     let first = addresses[0];
     let wrong = session.ask(pid, Request::Free(first, 9000));
@@ -75,7 +75,7 @@ fn memory_is_allocated_at_a_notice_and_the_signal_is_kept() {
     assert_eq!(session.special(pid), before, "registers, and the address of the fault");
     assert_eq!(before.fault_address, 0x1230);
     session.tracer.set_continuation(pid, 0, libc::SIGSEGV).unwrap();
-    session.tracer.continue_process(pid, 0).unwrap();
+    session.tracer.resume(pid).unwrap();
     let status = session.event("exit", |event| match event {
         Event::Exited { status, .. } => Some(*status),
         _ => None,
@@ -94,7 +94,7 @@ fn fast_breakpoints_and_watchpoints_invoke_the_handler() {
     assert!(session.ask(pid, Request::InstallTrapHandler(handler)).is_err());
     let wanted = Preferences { fast_breakpoints: true, fast_watchpoints: true };
     session.tracer.set_preferences(pid, wanted).unwrap();
-    session.tracer.continue_process(pid, 0).unwrap();
+    session.tracer.resume(pid).unwrap();
     let before = session.variable("spots", 0);
     session.until("traps", |it| (it.variable("traps", 0) > 50).then_some(()));
     let (traps, passed) = (session.variable("traps", 0), session.variable("spots", 0) - before);

@@ -3,8 +3,11 @@
 mod attach;
 mod breakpoints;
 mod injection;
+mod messages;
+mod new_threads;
 mod random;
 mod service_start;
 mod shared_memory;
 mod slices;
 mod support;
+mod undo;

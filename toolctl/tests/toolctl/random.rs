@@ -53,10 +53,10 @@ fn act(session: &mut Session, random: &mut Random) {
         }
         _ => _ = tracer.release_all(pid),
     }
-    // Sooner or later the notices of the process are answered.
+    // The tool answers notices at random times.
     if random.below(3) > 0 {
         match random.below(2) {
-            0 => _ = session.tracer.continue_process(pid, 0),
+            0 => _ = session.tracer.resume(pid),
             _ => _ = session.tracer.step(pid, 0),
         }
     }

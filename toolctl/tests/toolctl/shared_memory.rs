@@ -2,103 +2,19 @@
 //! tools get an error, and leave no descriptor in the service.
 
 use std::fs::File;
-use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::process::{Child, Command as Program};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use crate::support::Session;
+use crate::support::job::{ANSWER_TIMEOUT, Job};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
-use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
-};
-use score_proto::frame;
-use score_proto::ids::{JobHostId, JobId, ProcessIndex};
-use score_proto::message::OsBytes;
-use score_proto::toolctl::{ToolctlJob, ToolctlOrder};
 use score_sys::{fd_passing, memfd};
-use score_toolctl::client::{ReadMemoryError, ToolConnection};
+use score_toolctl::client::ReadMemoryError;
 use score_toolctl::shared_memory::SharedMemory;
 use score_tools::wire::*;
 
-const JOB: JobId = JobId(17);
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// A service with a process of rank 0, and a tool that is attached to it.
-struct Job {
-    session: Session,
-    service: Child,
-    shepherd: UnixStream,
-    tool: ToolConnection,
-    sequence: u32,
-}
-
 impl Job {
-    fn start(name: &str) -> Option<Self> {
-        let mut session = Session::start(&["1"])?;
-        // The service is the tracer.
-        session.handles_events = false;
-        let path = std::env::temp_dir().join(format!("toolctl-{name}-{}", std::process::id()));
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
-        bind(listener.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
-        listen(&listener, Backlog::new(8).unwrap()).unwrap();
-        let (shepherd, its_end) = UnixStream::pair().unwrap();
-        let tool = ToolConnection::connect(&path, JOB.0.into(), 0).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        let service = Program::new(env!("CARGO_BIN_EXE_scored-toolctl"))
-            .stdin(OwnedFd::from(its_end))
-            .stdout(listener)
-            .stderr(File::open("/proc").unwrap())
-            .spawn()
-            .unwrap();
-        let mut job = Self { session, service, shepherd, tool, sequence: 1000 };
-        let directory = OsBytes(b"/tmp".to_vec());
-        job.order(ToolctlOrder::Job(ToolctlJob { job: JOB, host: JobHostId::FIRST, directory }));
-        let pid = job.session.pid;
-        job.order(ToolctlOrder::Started { rank: 0, number: ProcessIndex::FIRST, pid });
-        job.order(ToolctlOrder::ServeTools);
-        Some(job)
-    }
-
-    fn attached(name: &str) -> Option<Self> {
-        let mut job = Self::start(name)?;
-        let body = Attach { tag: *b"the tool", priority: 1, select: ProcessSelect::RanksInNode };
-        let record = job.tool.ask(0, &ToolRequest::Attach(body), ANSWER_TIMEOUT).unwrap();
-        let (header, message) = ServiceMessage::decode(&record).unwrap();
-        assert_eq!(message, ServiceMessage::AttachAck(vec![0]), "{header:?}");
-        Some(job)
-    }
-
-    fn order(&mut self, order: ToolctlOrder) {
-        let mut bytes = Vec::new();
-        frame::encode(&order, &mut bytes).unwrap();
-        self.shepherd.write_all(&bytes).unwrap();
-    }
-
-    /// Sends a message with these descriptors. Returns the code, the error and the answer.
-    fn send(
-        &mut self,
-        request: &ToolRequest<'_>,
-        fds: &[BorrowedFd<'_>],
-    ) -> (ReturnCode, u32, Vec<u8>) {
-        self.sequence += 1;
-        let header = Header::new(JOB.0.into(), 0, self.tool.tool(), self.sequence);
-        let record = request.encode(&header).unwrap();
-        fd_passing::send(&self.tool, &record, fds).unwrap();
-        loop {
-            let answer = self.tool.receive_record(ANSWER_TIMEOUT).unwrap();
-            let (header, message) = ServiceMessage::decode(&answer).unwrap();
-            if !matches!(message, ServiceMessage::Notify(_)) {
-                assert_eq!(header.sequence, self.sequence);
-                return (header.code().unwrap(), header.error_code, answer);
-            }
-        }
-    }
-
     /// Shares memory. Returns the length in the answer, or the error.
     fn share(&mut self, fds: &[BorrowedFd<'_>]) -> Result<u64, (ReturnCode, u32)> {
         let (code, error, answer) = self.send(&ToolRequest::ShareMemory, fds);
@@ -129,32 +45,13 @@ impl Job {
         }
     }
 
-    /// Carries out an Update of one command.
-    fn update(&mut self, request: CommandRequest<'_>) {
-        let (code, _, answer) =
-            self.send(&ToolRequest::Update(&[Command { thread: 0, request }]), &[]);
-        let message = ServiceMessage::decode(&answer).unwrap().1;
-        let ServiceMessage::UpdateAck(results) = message else { panic!("{message:?}") };
-        assert_eq!((code, results[0].return_code), (ReturnCode::Success, 0));
-    }
-
-    /// The number of descriptors of the service, and of its mappings of memory of tools. None: only
-    /// root may see them.
+    /// The number of descriptors of the service, and of its mappings of memory of tools. `None` if
+    /// only root may see them.
     fn resources(&self) -> Option<(usize, usize)> {
         let proc = format!("/proc/{}", self.service.id());
         let descriptors = std::fs::read_dir(format!("{proc}/fd")).ok()?.count();
         let map = std::fs::read_to_string(format!("{proc}/maps")).ok()?;
         Some((descriptors, map.lines().filter(|line| line.contains("memfd:")).count()))
-    }
-
-    /// Ends the service, and checks that the process works.
-    fn end(mut self) {
-        drop(self.tool);
-        let mut bytes = Vec::new();
-        frame::encode(&ToolctlOrder::End, &mut bytes).unwrap();
-        self.shepherd.write_all(&bytes).unwrap();
-        assert!(self.service.wait().unwrap().success());
-        self.session.assert_works();
     }
 }
 
@@ -181,7 +78,7 @@ fn a_query_copies_a_megabyte_and_hides_breakpoints() {
     };
     assert_eq!(job.send(&ToolRequest::Control(settings), &[]).0, ReturnCode::Success);
 
-    // A megabyte of the process, which the test writes before.
+    // The test writes a megabyte into the process.
     let block = job.session.address("block");
     let bytes: Vec<u8> = (0..len).map(|index| (index / 7) as u8).collect();
     assert!(score_toolctl::tracer::memory::write_raw(job.session.pid, block, &bytes));
@@ -295,7 +192,7 @@ fn a_hostile_descriptor_is_refused_and_closed() {
     for count in [0, 2, 3, 100] {
         assert_eq!(job.share(&vec![good.as_fd(); count]), failed(libc::EBADMSG), "{count}");
     }
-    // Other messages have no descriptor. They are not carried out.
+    // Other messages are not carried out if they have a descriptor.
     let query = [Command { thread: 0, request: CommandRequest::GetThreadList(NoData {}) }];
     let detach = Detach { select: ProcessSelect::RanksInNode };
     for request in [ToolRequest::Query(&query), ToolRequest::Detach(detach), ToolRequest::NotifyAck]
@@ -305,7 +202,7 @@ fn a_hostile_descriptor_is_refused_and_closed() {
             assert_eq!((code, error), (ReturnCode::RequestFailed, libc::EBADMSG as u32));
         }
     }
-    // A message that is too long, or that cannot be read.
+    // These messages are too long or cannot be decoded.
     for record in [vec![0xa5; 70_000], vec![5; 7]] {
         fd_passing::send(&job.tool, &record, &[good.as_fd(), good.as_fd()]).unwrap();
         assert!(!job.tool.receive_record(ANSWER_TIMEOUT).unwrap().is_empty());

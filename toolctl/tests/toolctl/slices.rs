@@ -28,7 +28,7 @@ fn hits_are_counted_exactly_under_slices_of_10_ms() {
     let (pid, spot) = (session.pid, session.address("spot"));
     session.tracer.set_breakpoint(pid, spot, BreakpointKind::Normal).unwrap();
     session.notice();
-    session.tracer.continue_process(pid, 0).unwrap();
+    session.tracer.resume(pid).unwrap();
     let start = session.variable("spots", 0);
     let (mut hits, began) = (1, Instant::now());
     while began.elapsed() < Duration::from_millis(1500) {
@@ -39,7 +39,7 @@ fn hits_are_counted_exactly_under_slices_of_10_ms() {
             0 => session.general(notice.tid)[0],
             _ => 0,
         };
-        session.tracer.continue_process(pid, 0).unwrap();
+        session.tracer.resume(pid).unwrap();
     }
     let passed = session.variable("spots", 0) - start;
     assert!(hits > 100 && passed <= hits && passed >= hits - 5, "{passed} of {hits}");
@@ -72,7 +72,7 @@ fn the_scheduler_sees_its_stops_while_a_tool_reads_and_steps() {
             assert_eq!(session.tracer.step(pid, 0), Ok(StepOutcome::Started));
             let step = session.notice();
             assert_eq!((step.tid, step.reason), (worker, NoticeReason::Step));
-            session.tracer.release_control(pid).unwrap();
+            session.tracer.resume(pid).unwrap();
         }
     }
     session.assert_no_notice();
@@ -158,7 +158,7 @@ fn a_killed_tracer_leaves_its_breakpoints_in_the_text() {
     let original = session.raw_byte(spot);
     kill_a_tracer(&session, "breakpoint", Duration::from_millis(30));
     assert_eq!(session.raw_byte(spot), 0xcc);
-    // With the original byte, another tracer restores it before a thread executes it.
+    // Another tracer restores the original byte before a thread executes the int3.
     session.tracer.attach(session.pid).unwrap();
     session.tracer.remove_leftovers(session.pid, &[(spot, original)]).unwrap();
     session.detach();
@@ -196,7 +196,7 @@ fn detaching_during_hits_and_steps_leaves_no_breakpoint() {
         for _ in 0..round {
             session.notice();
             if round % 2 == 0 {
-                session.tracer.continue_process(pid, 0).unwrap();
+                session.tracer.resume(pid).unwrap();
             } else {
                 session.tracer.step(pid, 0).map(drop).unwrap_or(());
             }
@@ -221,7 +221,7 @@ fn a_process_killed_at_any_moment_ends_and_the_tracer_lives() {
         session.tracer.set_breakpoint(pid, spot, BreakpointKind::Normal).unwrap();
         for _ in 0..round {
             session.notice();
-            session.tracer.continue_process(pid, 0).unwrap();
+            session.tracer.resume(pid).unwrap();
         }
         session.tracer.request(pid, None, Request::Snapshot(4096)).unwrap();
         session.tracer.request(pid, None, Request::Allocate(4096)).unwrap();
@@ -352,7 +352,8 @@ fn a_frozen_process_can_be_read_and_stays_frozen() {
             session.until("freeze", |_| is_frozen());
             let original = session.tracer.read_memory(pid, spot, 1).unwrap()[0];
             session.tracer.reset_breakpoint(pid, spot, original).unwrap();
-            while session.tracer.continue_process(pid, 0).is_ok() {
+            while session.tracer.is_suspended(pid) {
+                session.tracer.resume(pid).unwrap();
                 session.pump_for(Duration::from_millis(2));
             }
             group.write("cgroup.freeze", "0");

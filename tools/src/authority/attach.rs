@@ -12,7 +12,7 @@ use crate::wire::{Attach, Header, ProcessSelect, ReturnCode, ServiceMessage};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Denial {
     code: ReturnCode,
-    /// The rank that caused it.
+    /// The rank that caused the refusal.
     rank: u32,
     error_code: u32,
 }
@@ -50,7 +50,7 @@ impl Authority {
         }
     }
 
-    /// The number that a tool gets or already has. None: it must not use the requested number.
+    /// The number that a tool gets or already has. `None` if it must not use the requested number.
     fn tool_number(&self, connection: ConnectionId, asked: u32) -> Option<u32> {
         match (self.connections[&connection].tool, asked) {
             (Some(own), 0) => Some(own),
@@ -126,7 +126,7 @@ impl Authority {
         let own = self.connections.get_mut(&connection).expect("it has sent a message");
         own.tool = Some(identity.tool);
         own.attaching.push_back((Header { tool: identity.tool, ..*header }, ranks));
-        // The answer also waits for earlier ones, so that answers keep their order.
+        // The answer also waits for earlier answers, so that answers keep their order.
         if unseized.is_empty() && own.attaching.len() == 1 {
             self.on_seized(connection, Vec::new(), Ok(()), actions);
         } else {

@@ -8,8 +8,8 @@ pub const CONSOLE_TAG: ToolTag = *b"scdb\0\0\0\0";
 /// The tag of `scdb JOB gdb`.
 pub const GDB_TAG: ToolTag = *b"scdb gdb";
 
-/// The tool that has control of a process instead, and how to end its control. `ack` is the answer
-/// to the tool that was refused. The text is for the user, without the name of the process.
+/// Names the tool that has control of a process, and how to end its control. `ack` is the answer to
+/// the tool that was refused. The text is for the user, without the name of the process.
 pub fn describe_control_conflict(ack: &ControlAck) -> String {
     let tag: String =
         ack.tag.iter().take_while(|byte| **byte != 0).map(|byte| *byte as char).collect();
@@ -20,9 +20,9 @@ pub fn describe_control_conflict(ack: &ControlAck) -> String {
             "another scdb has control of it; enter release or quit in that scdb".to_owned()
         }
         GDB_TAG => "a gdb of scdb JOB gdb has control of it; detach that gdb, or end it".to_owned(),
-        _ if tool < FIRST_OWN_TOOL => {
-            format!("tool {tool} ('{tag}') has control of it; end it with end_tool --tool {tool}")
-        }
+        _ if tool < FIRST_OWN_TOOL => format!(
+            "tool {tool} ('{tag}') has control of it; end it with end_tool --id JOB --tool {tool}"
+        ),
         _ => format!(
             "a tool with the tag '{tag}', which was not started by start_tool, has control of it; \
              end that tool, or let it give control up"
@@ -42,7 +42,7 @@ mod tests {
             (
                 3,
                 *b"snap\0\0\0\0",
-                "tool 3 ('snap') has control of it; end it with end_tool --tool 3",
+                "tool 3 ('snap') has control of it; end it with end_tool --id JOB --tool 3",
             ),
             (
                 FIRST_OWN_TOOL,

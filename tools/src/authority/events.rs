@@ -42,7 +42,7 @@ pub enum Event<'a> {
     Message {
         /// The connection.
         connection: ConnectionId,
-        /// Its header.
+        /// The header of the message.
         header: Header,
         /// The message.
         message: &'a ToolMessage<'a>,
@@ -89,10 +89,10 @@ pub enum Event<'a> {
     },
 }
 
-/// The error of seizing processes.
+/// Why processes could not be seized.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeizeFailure {
-    /// The rank of one of them.
+    /// The rank of a process that could not be seized.
     pub rank: u32,
     /// The errno value.
     pub error_code: u32,
@@ -107,19 +107,19 @@ pub enum Action {
     Send {
         /// The connection.
         connection: ConnectionId,
-        /// Its header.
+        /// The header of the message.
         header: Header,
         /// The message.
         message: ServiceMessage<'static>,
     },
-    /// Carry out the commands of the message that was the event, and answer it.
+    /// Carry out the commands of the message in the event, and answer the message.
     Execute {
         /// The connection that gets the answer.
         connection: ConnectionId,
         /// The process.
         rank: u32,
     },
-    /// Share the memory of the message that was the event, and answer it.
+    /// Map the memory that came with the message in the event, and answer the message.
     ShareMemory {
         /// The connection that gets the answer.
         connection: ConnectionId,
@@ -138,7 +138,8 @@ pub enum Action {
         rank: u32,
     },
     /// Undo the work of the tool that had authority, because its connection has ended. Remove its
-    /// breakpoints, watchpoints, handler and memory, release its threads, and end its step.
+    /// breakpoints, watchpoints, handler and memory, release its threads, end its step, and reset
+    /// its preferences.
     Undo {
         /// The process.
         rank: u32,
@@ -173,11 +174,11 @@ pub enum Action {
         /// none.
         signals: Vec<(u32, u32)>,
     },
-    /// Let only this thread execute one instruction. 0 is the process leader.
+    /// Let only this thread execute one instruction.
     Step {
         /// The process.
         rank: u32,
-        /// The thread.
+        /// The thread. 0 stands for the process leader.
         thread: u32,
         /// A signal to deliver first, or 0.
         signal: u32,

@@ -8,10 +8,9 @@
 //!   [`crate::wire::ToolMessage::decode`] accepts, [`Event::Closed`] when a connection ends, and
 //!   the events of the processes;
 //! - carries out the actions in their order, before it passes the next event;
-//! - on [`Action::Execute`] carries out the commands of the message and answers it. It passes the
-//!   commands that decide when threads continue (Set Continuation Signal, Continue Process, Step
-//!   Thread, Release Control) to [`Authority::command`], puts the returned code into the answer,
-//!   sends the answer, and then carries out the returned actions. [`FailedThreads`] records which
+//! - on [`Action::Execute`] carries out the commands of the message and answers it. It passes each
+//!   [`AuthorityCommand`] to [`Authority::command`], and puts the returned code into the answer. It
+//!   carries out the returned actions after it has sent the answer. [`FailedThreads`] records which
 //!   commands must be skipped because an earlier command of the message has failed. The service
 //!   itself checks whether a thread exists and can be stepped.
 //!
@@ -180,7 +179,7 @@ impl Authority {
 
     /// Carries out a command of an Update for which [`Authority::handle`] has returned
     /// [`Action::Execute`]. `thread` is the thread that the command names, or 0. The returned code
-    /// belongs into the answer. The actions must be carried out after the answer is sent.
+    /// belongs into the answer. Carry out the actions after the answer has been sent.
     pub fn command(
         &mut self,
         connection: ConnectionId,

@@ -338,8 +338,7 @@ impl Process {
         self.resume(rank, actions);
     }
 
-    /// Removes the notices of a thread that has ended, and sends the next notice if one waits for
-    /// that thread.
+    /// Removes the notices of a thread that has ended. If one of them was current, sends the next.
     pub fn on_thread_exited(
         &mut self,
         thread: u32,
@@ -421,8 +420,8 @@ impl Process {
         CommandCode::Success
     }
 
-    /// The step counts as the answer to the current notice, even if it is not done because another
-    /// notice is pending.
+    /// The step counts as the answer to the current notice, even if another notice is pending and
+    /// the step is therefore not done.
     fn step(&mut self, thread: u32, job: u64, rank: u32, actions: &mut Vec<Action>) -> CommandCode {
         self.suspension.current = None;
         if self.send_next_notice(job, rank, actions) {

@@ -606,7 +606,7 @@ impl Simulation {
                 let place = place.unwrap_or_else(|| panic!("{got:?} was not expected"));
                 self.expected.remove(place);
             }
-            Notice::Exit(_) => panic!("the process lives"),
+            Notice::Exit(_) => panic!("the process has not exited"),
         }
     }
 
@@ -629,8 +629,8 @@ impl Simulation {
             // A refused tool is notified when authority becomes free.
             let is_free = process.controller.is_none();
             assert!(!is_free || process.refused.is_empty() || process.offered.is_some());
-            // If a process is suspended, a tool can resume it, and that tool has been notified of a
-            // thread.
+            // If a process is suspended, the tool with authority can resume it. If threads wait for
+            // that tool, it has been notified of one of them.
             assert!(!process.is_suspended || process.controller.is_some());
             assert!(process.standing.is_empty() || process.unsatisfied.is_some());
         }

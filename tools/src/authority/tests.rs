@@ -9,7 +9,7 @@ const OWNER: u32 = 1000;
 const SIGUSR1: u32 = 10;
 const SIGTRAP: u32 = 5;
 
-/// An authority, and the messages that it has sent to each connection.
+/// An authority, and the sequence number of the last message to it.
 struct Service {
     authority: Authority,
     sequence: u32,
@@ -69,8 +69,8 @@ impl Service {
         Client { connection, tool }
     }
 
-    /// Sends a message; processes can be traced. Returns the actions: the answer, if any, and the
-    /// others.
+    /// Sends a message. All processes can be traced. Returns the answer, if any, and the other
+    /// actions.
     fn send(&mut self, client: Client, rank: u32, message: ToolMessage) -> Vec<Action> {
         self.sequence += 1;
         let header = Header::new(JOB, rank, client.tool, self.sequence);
@@ -265,7 +265,7 @@ fn an_attach_that_is_not_possible_gets_the_listed_code() {
     assert_eq!(service.attach(tool, 3, 5, b"        "), ReturnCode::ProcessIdError);
     assert_eq!(service.attach(tool, 0, 5, b"        "), ReturnCode::Success);
     assert_eq!(service.attach(tool, 0, 6, b"        "), ReturnCode::ToolIdConflict);
-    // The connection has number 1 already, and no tool of start_tool has a number from 2^31 on.
+    // The connection already has the number 1. start_tool assigns no numbers from 2^31 on.
     let other_number = Client { tool: 2, ..tool };
     assert_eq!(service.attach(other_number, 1, 5, b"        "), ReturnCode::ToolIdError);
     let own_number = service.connect(2, FIRST_OWN_TOOL);
@@ -355,7 +355,7 @@ fn an_attach_to_all_ranks_attaches_to_all_or_to_none() {
     let (header, message) = the_answer(&service.send(all, 0, attach(40)));
     assert_eq!(header.code(), Some(ReturnCode::ToolPriorityConflict));
     assert_eq!((header.rank, message), (2, ServiceMessage::AttachAck(Vec::new())));
-    // The refused Attach leaves no state behind: the number is free.
+    // The refused Attach has changed no state, so the tool can attach with the same number.
     let (_, message) = the_answer(&service.send(all, 0, attach(41)));
     assert_eq!(message, ServiceMessage::AttachAck(vec![0, 1, 2]));
 }
@@ -381,7 +381,7 @@ fn a_process_that_ptrace_refuses_is_named_with_errno_and_no_process_is_attached(
     assert_eq!(answer.code(), Some(ReturnCode::RequestFailed));
     assert_eq!((answer.rank, answer.error_code, answer.sequence), (1, 1, 5));
     assert_eq!(message, ServiceMessage::AttachRefused(reason));
-    // The tool may try again; the processes must be traced again.
+    // If the tool tries again, the service must again trace all processes.
     assert_eq!(service.authority.handle(event()), [seize]);
 }
 
@@ -624,7 +624,7 @@ fn release_control_continues_the_process() {
 fn the_death_of_a_tool_in_control_undoes_its_changes_to_the_process() {
     let (mut service, snapshot, debugger) = Service::with_two_tools();
     service.control(debugger, 0);
-    // The tool has continued from one of these notices, read one, and not read two.
+    // The tool has continued from the first notice and has got the second. Two are queued.
     service.signal(stop(100, SIGUSR1, SignalReason::Generic));
     service.signal(stop(101, SIGUSR1, SignalReason::Generic));
     service.signal(stop(102, SIGTRAP, SignalReason::Breakpoint));
@@ -680,7 +680,7 @@ fn the_end_of_a_thread_completes_its_notices() {
 }
 
 #[test]
-fn a_failed_command_stops_those_behind_it_for_the_same_thread() {
+fn a_failed_command_prevents_later_commands_for_the_same_thread() {
     let mut failed = FailedThreads::default();
     failed.record(5, CommandCode::Success);
     assert_eq!(failed.check(5), Ok(()));

@@ -10,9 +10,9 @@
 //!
 //! The merger is a function `(input, now) -> actions` without a clock and without I/O.
 //!
-//! The events from below are not trusted. A source can send events for its own ranks only, each
-//! rank can answer a command only once, and the bytes of a command are bounded. Events beyond the
-//! bound are replaced by an event with their number and their ranks.
+//! The events from below are not trusted. A source can send events for its own ranks only. Each
+//! rank can answer a command only once. The bytes of a command are bounded: the hop replaces the
+//! events beyond the bound by an event with their number and their ranks.
 
 #![forbid(unsafe_code)]
 
@@ -57,7 +57,7 @@ pub enum MergeInput {
     Command {
         /// Its number.
         command: CommandId,
-        /// The ranks that must answer. Ranks of no source are ignored.
+        /// The ranks that must answer. The hop ignores ranks that belong to no source.
         ranks: NodeSet,
         /// How long this hop waits before it passes on the events that it has.
         timeout: Duration,
@@ -98,8 +98,8 @@ pub enum MergeAction {
         /// The reason.
         refusal: MergeRefusal,
     },
-    /// The command has the number of a waiting command, or there is no room for it. Its ranks get
-    /// no event.
+    /// The command has the number of a waiting command, or there is no room for it. The hop passes
+    /// on no event of this command.
     RefuseCommand {
         /// The command.
         command: CommandId,

@@ -19,7 +19,7 @@ pub struct OpenCommand {
     bodies: Bodies,
     /// The ranks of the events that exceeded the limits, and the number of these events.
     dropped: (NodeSet, u64),
-    /// None: the events have been passed on, and later ones are passed on one by one.
+    /// `None` if the events have been passed on. Later events are passed on one by one.
     deadline: Option<MonotonicTime>,
     held_bytes: usize,
     /// The bytes of all events of the command, held or passed on.
@@ -34,7 +34,7 @@ impl OpenCommand {
         Self { asked, unanswered, deadline: Some(deadline), bounds, ..Self::default() }
     }
 
-    /// When the command passes on its events. None, if it has done so.
+    /// When the command passes on its events. `None` if it has done so.
     pub fn deadline(&self) -> Option<MonotonicTime> {
         self.deadline
     }
@@ -106,7 +106,7 @@ impl OpenCommand {
         body
     }
 
-    /// Marks the ranks of a lost source that have not answered as lost. Returns them.
+    /// Marks as lost the ranks of a lost source that have not answered. Returns these ranks.
     pub fn on_source_lost(&mut self, source: &NodeSet) -> NodeSet {
         let lost = self.unanswered.take(source);
         if !lost.is_empty() && self.deadline.is_some() {

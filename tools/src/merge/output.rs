@@ -40,8 +40,8 @@ impl OutputMerger {
         self.deadline
     }
 
-    /// Adds a line from below. It merges with an equal line, unless one of its ranks has written
-    /// another line after that one. Returns true if there is no room left, so that the lines must
+    /// Adds a line from below. The line merges with an equal line, unless one of its ranks has
+    /// written that line or a later line. Returns true if no room is left, so that the lines must
     /// be taken now.
     pub fn add(&mut self, line: OutputLine, now: MonotonicTime) -> bool {
         if line.ranks.is_empty() {

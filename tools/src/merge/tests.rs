@@ -156,7 +156,7 @@ fn bytes_of_a_command_are_bounded_and_dropped_bytes_are_counted() {
         MergeAction::Complete(CommandId(1)),
     ];
     assert_eq!(actions, expected);
-    // A body that is too long, and bytes that were already passed on.
+    // A body that is too long is dropped. The bytes that were already passed on also count.
     hop.command(2, &[0, 1, 5, 6]);
     hop.wait(SECOND);
     let mut late =

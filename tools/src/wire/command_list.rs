@@ -69,7 +69,8 @@ pub struct CommandResult<'a> {
     pub thread: u32,
     /// Its return code, a number of [`CommandCode`]. A newer service may use further codes.
     pub return_code: u32,
-    /// The data of the answer. Among failed commands only Get Thread List has data.
+    /// The data of the answer. Among failed commands only Get Thread List and Get File Names have
+    /// data.
     pub answer: Option<CommandAnswer<'a>>,
 }
 

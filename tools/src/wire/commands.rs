@@ -1,6 +1,6 @@
-//! The 12 Query and 26 Update commands (docs/dev/tools.md, groups Q and U). The table at the end
-//! has a line for each command: number, name, message, scope, data of the request, data of the
-//! answer. Offsets are relative to the start of the command's data, which is the thread id.
+//! The commands of Query and Update (docs/dev/tools.md, groups Q and U). The table at the end has a
+//! line for each command: number, name, message, scope, data of the request, data of the answer.
+//! Offsets are relative to the start of the command's data, which is the thread id.
 
 use super::codes::CommandCode;
 use super::field::{ReadError, Record, RecordLayout, numbered, part, put_at, record};
@@ -149,7 +149,7 @@ record! {
         /// Its thread group id.
         12 tgid: u32,
         /// The coordinates A, B, C, D, E and T. A is the number of the host in the job. B to E are
-        /// 0. T is the number of the process on the host.
+        /// 0. T is the number of the process among those of its element on the host.
         16 coordinates: [u32; 6],
         /// The start and end of shared memory.
         40 shared_memory: [u64; 2],
@@ -531,7 +531,7 @@ commands! {
     123 GetFileStat (Query, Host) FileStatPath => FileStat;
     /// Get File Contents.
     125 GetFileContents (Query, Host) FileRange => FileContents<'a>;
-    /// Copy Memory: like Get Memory, to the memory that the tool shares with the service.
+    /// Copy Memory: like Get Memory, but to the memory that the tool shares with the service.
     127 CopyMemory (Query, Process) MemoryCopy => MemoryCopy;
 
     /// Set General Purpose Register.

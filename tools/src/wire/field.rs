@@ -89,7 +89,7 @@ pub(super) type NamedNumbers = &'static [(&'static str, u64)];
 pub(super) trait Record: Sized {
     /// The layout of the record.
     const LAYOUT: RecordLayout;
-    /// Encodes the record into at least that many bytes.
+    /// Encodes the record into `bytes`, which must have at least the length of the layout.
     fn put_fields(&self, bytes: &mut [u8]);
     /// Decodes the record. Ignores additional bytes, which a later version may have.
     fn get_fields(bytes: &[u8]) -> Result<Self, ReadError>;

@@ -410,9 +410,9 @@ impl<'a> ServiceMessage<'a> {
         Ok((header, message))
     }
 
-    /// Encodes the record to send. Ranks beyond [`MAX_RANKS`] are left out. Command answers that do
-    /// not fit become [`super::CommandCode::AllocationError`]. The service does not use this for
-    /// answers to commands; it uses [`CommandWriter`] and [`encode_results`].
+    /// Encodes the record to send. Omits ranks beyond [`MAX_RANKS`]. Command answers that do not
+    /// fit become [`super::CommandCode::AllocationError`]. The service itself encodes answers to
+    /// commands with [`CommandWriter`] and [`encode_results`].
     pub fn encode(&self, header: &Header) -> Vec<u8> {
         let (kind, bytes) = match self {
             Self::ErrorAck => (MessageType::ErrorAck, vec![0; BODY_OFFSET]),

@@ -43,8 +43,8 @@
 //! ```
 //!
 //! *Shared memory.* A tool that reads much memory shares a memfd with the service by
-//! [`ToolRequest::ShareMemory`]. By [`CommandRequest::CopyMemory`] the service copies the bytes
-//! into it. Both are extensions of CDTI.
+//! [`ToolRequest::ShareMemory`]. [`CommandRequest::CopyMemory`] makes the service copy memory of a
+//! process into the memfd. Both are extensions of CDTI.
 //!
 //! A *tool* writes messages by [`ToolRequest::encode`] and reads them by
 //! [`ServiceMessage::decode`]. `score_tools.h` has equivalents for C programs. A test compares its

@@ -29,9 +29,10 @@ numbered! {
         2 AfterAccess,
     }
 
-    /// Whether new threads inherit the watchpoints of the thread that creates them.
+    /// Whether new threads inherit the watchpoints of the thread that creates them. Debug registers
+    /// that a tool has set directly are not inherited.
     WatchPolicy: u32 {
-        /// New threads inherit the watchpoints.
+        /// New threads inherit the watchpoints. This is the default.
         0 Propagate,
         /// New threads do not inherit the watchpoints.
         1 NoPropagate,
@@ -53,9 +54,9 @@ numbered! {
         0 Generic,
         /// A breakpoint that a tool has set.
         1 Breakpoint,
-        /// A watchpoint, and the bytes have not changed.
+        /// A watchpoint that detects reads, and the bytes have not changed.
         2 ReadWatchpoint,
-        /// A watchpoint, and the bytes have changed.
+        /// A watchpoint that detects only writes, or a watchpoint whose bytes have changed.
         3 WriteWatchpoint,
         /// The end of Step Thread.
         4 StepCompleted,
@@ -96,7 +97,7 @@ numbered! {
         3 FutexWait,
         /// Not used on Linux.
         4 Idle,
-        /// The thread waits for a file lock.
+        /// The service does not use this state: a thread that waits for a file lock sleeps.
         5 FileLock,
     }
 
@@ -244,8 +245,8 @@ pub const SPECIAL_REGISTERS: usize = 15;
 /// The number of debug registers.
 pub const DEBUG_REGISTERS: usize = 8;
 
-/// A floating-point or vector register. In the number on the wire, bits 8 to 15 are the kind (0
-/// x87, 1 xmm, 2 ymm, 3 zmm, 4 mask), and bits 0 to 7 are the number within the kind.
+/// A floating-point or vector register. Bits 8 to 15 of the number on the wire are the kind: 0 x87,
+/// 1 xmm, 2 ymm, 3 zmm, 4 mask. Bits 0 to 7 are the number within the kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FloatRegister {
     /// st(0) to st(7): 10 bytes.
@@ -309,7 +310,7 @@ pub const PATH_LEN: usize = 128;
 pub struct JobFilePath([u8; PATH_LEN]);
 
 impl JobFilePath {
-    /// The path with these bytes. `None`, if it is longer than 127 bytes or contains a NUL.
+    /// The path with these bytes. `None` if it is longer than 127 bytes or contains a NUL.
     pub fn new(path: &[u8]) -> Option<Self> {
         let mut bytes = [0; PATH_LEN];
         bytes[..PATH_LEN - 1].get_mut(..path.len())?.copy_from_slice(path);

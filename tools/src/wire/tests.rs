@@ -162,7 +162,7 @@ proptest! {
             .collect();
         let mut record = update(&commands);
         for _ in 0..random() % 12 {
-            // Mostly positions of numbers, offsets and lengths.
+            // Most changes are in the first bytes, which contain numbers, offsets and lengths.
             let limit = if random().is_multiple_of(4) { record.len() } else { DATA_OFFSET + 100 };
             let place = random() as usize % limit.min(record.len());
             record[place] = random() as u8;
@@ -310,7 +310,7 @@ fn answers_have_their_lists_at_the_listed_offsets() {
 }
 
 #[test]
-fn there_are_12_query_and_26_update_commands_with_the_listed_numbers() {
+fn query_and_update_commands_have_the_listed_numbers() {
     let numbers = |set| -> Vec<u16> {
         CommandKind::ALL.iter().filter(|kind| kind.set() == set).map(|kind| kind.number()).collect()
     };

@@ -7,8 +7,7 @@ use score_tools::merge::{
     CommandId, EventBody, MergeAction, MergeInput, MergedEvent, Merger, timeout_of_children,
 };
 
-/// The events that all hops of one level have received from below, and the most bytes that a hop
-/// held.
+/// The counts of all hops of one level.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LevelCounts {
     /// The number of hops of the level.

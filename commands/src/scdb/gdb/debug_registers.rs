@@ -24,7 +24,7 @@ pub struct Watch {
     pub address: u64,
     /// The number of bytes.
     pub length: u64,
-    /// The accesses that it detects.
+    /// The accesses to detect.
     pub kind: WatchKind,
 }
 
@@ -61,7 +61,7 @@ impl Watch {
 pub struct DebugRegisterUse {
     watches: Vec<Watch>,
     breakpoints: Vec<u64>,
-    /// The threads in whose registers all of these are set.
+    /// The threads whose registers contain all watchpoints and breakpoints.
     armed: BTreeSet<u32>,
 }
 
@@ -71,8 +71,8 @@ fn has_ended(error: &RankError) -> bool {
     matches!(error, RankError::Command(CommandCode::ThreadInvalid | CommandCode::ProcessExiting))
 }
 
-/// Whether the command failed because no debug register can be used for this. The debugger may then
-/// use other means.
+/// Whether the command failed because no debug register can be used for the request. The debugger
+/// may then use other means.
 fn is_refusal(error: &RankError) -> bool {
     matches!(
         error,
@@ -179,7 +179,7 @@ impl DebugRegisterUse {
         self.breakpoints.iter().try_for_each(|address| set_breakpoint(rank, thread, *address))
     }
 
-    /// All threads. New threads get all that is set so far.
+    /// All threads. First sets the existing watchpoints and breakpoints in new threads.
     fn threads(&mut self, rank: &mut Rank) -> RankResult<BTreeSet<u32>> {
         if self.watches.is_empty() && self.breakpoints.is_empty() {
             self.armed = rank.threads()?.into_iter().collect();

@@ -15,8 +15,8 @@ use super::session::Debugger;
 /// The name of the socket in its directory.
 const NAME: &str = "gdb";
 
-/// A directory that only this user can access. It is removed with its contents when this is
-/// dropped.
+/// A directory that only this user can access. Dropping this value removes the directory with its
+/// contents.
 #[derive(Debug)]
 struct PrivateFolder(PathBuf);
 
@@ -52,7 +52,7 @@ fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
     }
 }
 
-/// A listening socket for one debugger. It is removed when this is dropped.
+/// A listening socket for one debugger. Dropping this value removes the socket.
 #[derive(Debug)]
 pub struct DebuggerSocket {
     listener: UnixListener,

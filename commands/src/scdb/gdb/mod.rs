@@ -1,9 +1,9 @@
 //! `scdb JOB gdb RANK`: a stub of gdb's remote serial protocol for one rank.
 //!
-//! The stub is a client of the tool control service of the rank's host. Therefore no debugger's
-//! server has to be installed there. The rules of tools also apply: stops of the scheduler are not
-//! reported to the debugger, and if the debugger dies, its changes are undone. The daemons relay
-//! the messages, so the rank may be on any host.
+//! The stub is a client of the tool control service of the rank's host. Therefore that host needs
+//! no debugger server. The rules of tools also apply: the service does not report stops of the
+//! scheduler to the debugger, and if the debugger dies, the service undoes its changes. The daemons
+//! relay the messages, so the rank may be on any host.
 //!
 //! | file | contents |
 //! |---|---|
@@ -67,7 +67,7 @@ pub struct GdbOptions {
     pub socket: Option<PathBuf>,
 }
 
-/// Serves a debugger until it leaves.
+/// Serves a debugger until it detaches or disconnects.
 ///
 /// # Errors
 /// One line with the reason.
@@ -75,8 +75,8 @@ pub fn run(options: GdbOptions) -> Result<(), String> {
     let GdbOptions { address, rank, place, socket } = options;
     if place == DebuggerPlace::Pipe && io::stdin().is_terminal() {
         // Otherwise the rank would stop and nothing would continue it.
-        return Err("standard input is a terminal, not a debugger: \
-                    gdb -ex 'target remote | scdb ...' starts scdb itself; or use -listen"
+        return Err("standard input is a terminal, not a debugger; let the debugger start scdb \
+                    (gdb -ex 'target remote | scdb ...'), or use -listen"
             .to_owned());
     }
     let named = |reason: String| format!("rank {rank}: {reason}");
@@ -111,8 +111,9 @@ fn serve(debugger: Debugger, target: RankResult<RankTarget>) -> Result<(), Strin
     session::serve(debugger, &mut target)
 }
 
-/// A rank that a debugger only inspects. The caller makes sure that the rank is stopped. The
-/// service refuses each change, because the debugger has no control.
+/// A rank that a debugger only inspects. The caller makes sure that the rank is stopped while the
+/// debugger reads its state. The service refuses each change, because the debugger has no control
+/// authority.
 #[derive(Debug)]
 pub struct RankView {
     rank: Rank,
@@ -129,8 +130,8 @@ impl RankView {
         Ok(Self { rank, socket: DebuggerSocket::new()? })
     }
 
-    /// Serves the debugger that connects to the path, until `look` returns. If the debugger has
-    /// connected, `look` must make it detach before `look` returns.
+    /// Serves the debugger that connects to the path, until `look` returns. If a debugger has
+    /// connected, `look` must end the debugger or make it detach.
     ///
     /// # Errors
     /// The error of the rank, if there is one, or the error of `look`.

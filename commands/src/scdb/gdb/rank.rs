@@ -20,7 +20,7 @@ use super::service::{RankService, ToolSessionLink};
 /// Time limit for an answer of the service. The service also answers for threads that wait for
 /// their time slice.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Tools of a process must have different priorities. The first free one is used.
+/// Tools of a process must have different priorities. This tool uses the first free one.
 const PRIORITIES: std::ops::Range<u8> = 40..50;
 /// Signals without notices. The kernel does not show SIGKILL to tools, and the scheduler stops and
 /// continues the job by SIGSTOP and SIGCONT.
@@ -127,7 +127,8 @@ impl Rank {
             signal: 0,
             start_notice: StartNotice::DynamicLoader,
             trap_mode: TrapMode::NoChange,
-            watch_policy: WatchPolicy::Propagate,
+            // `DebugRegisterUse` sets watchpoints in new threads.
+            watch_policy: WatchPolicy::NoPropagate,
         });
         self.ask(&control, |message| match message {
             ServiceMessage::ControlAck(ack) => Some(*ack),
@@ -338,7 +339,7 @@ impl Rank {
         })
     }
 
-    /// Writes memory. Breakpoints in it are kept.
+    /// Writes memory. Breakpoints in this range remain.
     pub fn write_memory(&mut self, address: u64, bytes: &[u8]) -> RankResult<()> {
         for (part, offset) in
             bytes.chunks(MAX_MEMORY_LEN as usize).zip((0..).step_by(MAX_MEMORY_LEN as usize))
@@ -388,7 +389,7 @@ impl Rank {
     pub fn next_notice(&mut self) -> RankResult<Option<Notice>> {
         while let Some(record) = self.link.next_notice()? {
             match ServiceMessage::decode(&record) {
-                // Another tool requests the control authority. It has to wait.
+                // Another tool requests the control authority. That tool has to wait.
                 Ok((_, ServiceMessage::Notify(Notice::Control(_)))) => {}
                 Ok((_, ServiceMessage::Notify(notice))) => return Ok(Some(notice)),
                 _ => return Err(RankError::Answer),

@@ -1,4 +1,4 @@
-//! Lets a rank continue and stop, as a debugger requests it.
+//! Lets a rank continue and stop, as a debugger requests.
 //!
 //! The service gives one notice at a time: it reports an event of a thread, and all threads are
 //! stopped. The next notice comes when the process is continued. The debugger gets it as the next
@@ -8,9 +8,10 @@
 //! stops are kept until the debugger lets these threads continue.
 //!
 //! While a thread makes a step, the other threads are stopped. If the step is a system call, it may
-//! wait for the other threads. All threads then run up to the instruction after the system call, if
-//! the debugger permits it. From time to time the other threads run while the thread is held,
-//! because the thread may wait for them in a loop.
+//! wait for the other threads. All threads then run until this thread reaches the instruction after
+//! the system call. From time to time the other threads run while the thread is held, because the
+//! thread may wait for them in a loop. The other threads stay stopped if the debugger has locked
+//! them.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -124,7 +125,7 @@ fn to_tid(thread: u32) -> Tid {
 }
 
 impl RunControl {
-    /// Controls a rank that is stopped.
+    /// Controls a rank. The caller makes sure that the rank is stopped when the debugger needs it.
     pub fn new(rank: Rank) -> Self {
         Self {
             rank,
@@ -279,7 +280,7 @@ impl RunControl {
                 self.motion = Motion::Steps { thread, range };
                 Ok(())
             }
-            // Another thread has a notice, which is sent now.
+            // Another thread has a notice, which the service sends now.
             Err(RankError::Command(CommandCode::PendingNotify)) => {
                 self.given = None;
                 self.motion = Motion::StepsLater { thread, range };
@@ -355,8 +356,8 @@ impl RunControl {
         Ok(None)
     }
 
-    /// Handles a notice. Returns the stop for the debugger. `None` if there is none now and the
-    /// rank continues.
+    /// Handles a notice. Returns the stop for the debugger, or `None` if the debugger gets no stop
+    /// now.
     fn on_notice(&mut self, notice: &SignalNotice) -> RankResult<Option<Stop>> {
         let Some(stop) = self.stop_of(notice)? else { return Ok(None) };
         if self.moving.as_ref().is_none_or(|moving| moving.contains(&notice.thread)) {

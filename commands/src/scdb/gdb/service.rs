@@ -64,7 +64,8 @@ impl Call {
                 Reply::Answer(ToolAnswer::Programs { .. } | ToolAnswer::Missing(_))
                 | Reply::Notice(_) => {}
                 Reply::End => {
-                    let missing = || io::Error::other("it has ended, or does not answer in time");
+                    let missing =
+                        || io::Error::other("the rank has ended, or has not answered in time");
                     return self.answer.take().ok_or_else(missing).map(Some);
                 }
                 Reply::Pending if Instant::now() < self.deadline => return Ok(None),
@@ -110,7 +111,7 @@ impl RankService {
         Ok(Call { stream, deadline: Instant::now() + CALL_TIMEOUT + CALL_GRACE, answer: None })
     }
 
-    /// Requests the properties of files on the host of the rank.
+    /// Requests data of a file or the name of a thread on the host of the rank.
     ///
     /// # Errors
     /// Returns an error if the connection to the service fails.

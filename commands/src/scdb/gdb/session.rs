@@ -108,7 +108,7 @@ pub fn is_of_debugger(error: &str) -> bool {
     error.starts_with(DEBUGGER)
 }
 
-/// Waits until the debugger or the service has sent something. Returns whether the debugger has.
+/// Waits for data from the debugger or the service. Returns whether the debugger has sent data.
 fn wait(debugger: &Debugger, rank: &mut Rank) -> Result<bool, String> {
     let service = rank.wait_fd().map_err(|error| RankError::Io(error).to_string())?;
     loop {
@@ -140,7 +140,7 @@ fn with_all_threads(bytes: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// After this packet, packets are not acknowledged.
+/// After this packet, neither side acknowledges packets.
 const NO_ACKNOWLEDGEMENTS: &[u8] = b"$QStartNoAckMode#b0";
 
 /// Bytes that the debugger has sent and that are not yet handled.
@@ -176,8 +176,9 @@ impl Unread {
     }
 }
 
-/// Serves a debugger until it leaves. The rank may be stopped at that time. When the connection to
-/// the service ends, the service undoes the debugger's changes, and the rank continues.
+/// Serves a debugger until it detaches or disconnects. The rank may be stopped at that time. When
+/// the connection to the service ends, the service undoes the debugger's changes, and the rank
+/// continues.
 ///
 /// # Errors
 /// One line: an error of the protocol or of the service.

@@ -89,7 +89,7 @@ impl RankTarget {
         Self::look(rank)
     }
 
-    /// Takes a rank that is stopped.
+    /// Takes a rank without stopping it.
     ///
     /// # Errors
     /// The errors of [`RankTarget::stop`].

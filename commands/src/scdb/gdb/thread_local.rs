@@ -61,7 +61,7 @@ impl ThreadLocalQuestion {
     fn parse(parameters: &[u8]) -> Option<Self> {
         let mut parts = std::str::from_utf8(parameters).ok()?.split(',');
         let (thread, offset, link_map) = (parts.next()?, parts.next()?, parts.next()?);
-        // With several processes: pPROCESS.THREAD.
+        // If gdb debugs several processes, the thread has the form pPROCESS.THREAD.
         let thread = thread.split_once('.').map_or(thread, |(_, thread)| thread);
         Some(Self {
             thread: u32::from_str_radix(thread, 16).ok()?,
@@ -83,7 +83,7 @@ pub trait LoadedProcess {
     /// Reads memory.
     fn read(&mut self, address: u64, bytes: &mut [u8]) -> RankResult<()>;
 
-    /// The address of a symbol, in the numbering of the file at this path of the process.
+    /// The link-time address of a symbol in the file at this path of the process.
     fn symbol(&mut self, path: &[u8], name: &str) -> Option<u64>;
 }
 
@@ -120,7 +120,8 @@ impl LoadedObject {
     }
 }
 
-/// Reads a text up to its NUL, page by page, because the next page may not exist.
+/// Reads a text up to its NUL, in blocks that never cross the end of a page, because the next page
+/// may not exist.
 fn text(process: &mut impl LoadedProcess, address: u64) -> RankResult<Vec<u8>> {
     let mut text = Vec::new();
     while text.len() < MAX_NAME_LEN {

@@ -1,10 +1,10 @@
 //! Injection of system calls: a thread of the process executes them for a tool.
 //!
-//! The thread is in a stop in which the kernel checks for signals. The tracer replaces its
-//! registers by those of the call, and lets it make a single step at an existing `syscall`
-//! instruction of the process. Then it restores the thread's registers. The thread's stack is not
-//! touched. If the thread was in a system call, the kernel restarts that call as if there had been
-//! no interruption. The marks for this restart are in the registers.
+//! The thread is in a stop in which the kernel checks for signals. The tracer replaces the thread's
+//! registers by those of the call. The thread then makes a single step at an existing `syscall`
+//! instruction of the process. The tracer restores the registers, and never changes the stack. If
+//! the thread was in a system call, the kernel restarts that call as if there had been no
+//! interruption. The marks for this restart are in the registers.
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +25,7 @@ const SYNCHRONOUS: [i32; 6] =
     [libc::SIGILL, libc::SIGTRAP, libc::SIGBUS, libc::SIGFPE, libc::SIGSEGV, libc::SIGSYS];
 /// The results of a system call that denote an error.
 const ERROR_RANGE: std::ops::RangeInclusive<i64> = -4095..=-1;
-/// How often a call is retried after a signal.
+/// The most attempts to execute a call. A signal can interrupt an attempt.
 const MAX_ATTEMPTS: u32 = 16;
 
 /// `mov eax, 15; syscall`, by which a signal handler returns.

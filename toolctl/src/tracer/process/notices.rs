@@ -1,5 +1,5 @@
-//! The notices of a process: the signals that cause one, the notices that were not issued yet, and
-//! the current one. A notice suspends all threads of the process until a tool has answered it.
+//! The notices of a process: the signals that cause notices, the notices that were not issued yet,
+//! and the current notice. A notice suspends all threads of the process until a tool has answered.
 
 #![forbid(unsafe_code)]
 
@@ -183,7 +183,7 @@ impl NoticeQueue {
         self.pending.clear();
     }
 
-    /// Drops all notices, ends the suspension, and gives no notice from now on.
+    /// Drops all notices and the set of signals that cause notices, and ends the suspension.
     pub fn clear(&mut self) {
         *self = Self { last_given: self.last_given, ..Self::default() };
     }

@@ -3,11 +3,11 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::tracer::Tid;
-use crate::tracer::request::PendingRequest;
+use crate::tracer::request::{PendingRequest, Request};
 
 /// A request fails if its thread does not stop within this time.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
@@ -18,8 +18,8 @@ pub const MAX_REQUESTS: usize = 1024;
 #[derive(Debug, Default)]
 pub struct RequestQueue {
     waiting: VecDeque<PendingRequest>,
-    /// The threads that remain stopped and accessible while a message of a tool is carried out.
-    pins: BTreeSet<Tid>,
+    /// The threads that remain stopped and accessible for each pin, by its number.
+    pins: BTreeMap<u64, BTreeSet<Tid>>,
 }
 
 impl RequestQueue {
@@ -62,23 +62,29 @@ impl RequestQueue {
     }
 
     /// Keeps these threads stopped and accessible.
-    pub fn pin(&mut self, tids: impl IntoIterator<Item = Tid>) {
-        self.pins.extend(tids);
+    pub fn pin(&mut self, number: u64, tids: impl IntoIterator<Item = Tid>) {
+        self.pins.insert(number, tids.into_iter().collect());
     }
 
-    /// Ends [`Self::pin`].
-    pub fn unpin(&mut self) {
-        self.pins.clear();
+    /// Ends a pin.
+    pub fn unpin(&mut self, number: u64) {
+        self.pins.remove(&number);
     }
 
-    /// Whether this thread has to be accessible, because a request waits for it or it is pinned.
+    /// Whether this thread has to be accessible, because it is pinned or a request waits for it.
     pub fn is_access_requested(&self, tid: Tid) -> bool {
-        self.pins.contains(&tid)
+        self.pins.values().any(|pinned| pinned.contains(&tid))
             || self.waiting.iter().any(|pending| pending.tid.is_none_or(|wanted| wanted == tid))
+    }
+
+    /// Whether a request to remove this watchpoint waits for the thread.
+    pub fn is_reset_requested(&self, tid: Tid, address: u64) -> bool {
+        let reset = Request::ResetWatchpoint(address);
+        self.waiting.iter().any(|pending| pending.tid == Some(tid) && pending.request == reset)
     }
 
     /// The queue after an exec. The requests remain.
     pub fn after_exec(&mut self) -> Self {
-        Self { waiting: self.take_all(), pins: BTreeSet::new() }
+        Self { waiting: self.take_all(), pins: BTreeMap::new() }
     }
 }

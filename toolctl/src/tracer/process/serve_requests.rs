@@ -1,4 +1,5 @@
-//! Carries out requests that need a stopped thread. They do not block: the answer is an event.
+//! Carries out requests that need a stopped thread. The functions do not block: the answer is an
+//! event.
 
 #![forbid(unsafe_code)]
 

@@ -19,8 +19,8 @@ pub const MAX_SNAPSHOT_STACK_LEN: usize = 1 << 20;
 const DR6: usize = 6;
 const DR7: usize = 7;
 
-/// Reads the registers and this many bytes of the stack of a thread. The flag is whether the thread
-/// is stopped and can be accessed.
+/// Reads the registers and at most `length` bytes of the stack of a thread. `is_stopped` states
+/// whether the thread is stopped and can be accessed.
 pub fn snapshot<K: Kernel>(
     kernel: &K,
     pid: Pid,
@@ -145,8 +145,8 @@ impl<'a, K: Kernel> ThreadAccess<'a, K> {
     }
 
     fn special_registers(&self, base: Registers) -> Result<Answer, TraceError> {
-        // The kernel's siginfo is that of the stop. After an injected call it is that of the call's
-        // step, so the saved one is used.
+        // The kernel has the siginfo of the last stop. After an injected call this is the end of
+        // the call's step, so the saved siginfo is used.
         let info = match self.thread.stop() {
             Some(stop) if stop.place == Place::Delivery && stop.signal != 0 => {
                 stop.info.or_else(|| self.kernel.siginfo(self.tid).ok())

@@ -10,11 +10,14 @@ use super::notices::SignalSet;
 use crate::tracer::error::TraceError;
 use crate::tracer::kernel::{Kernel, TaskState};
 use crate::tracer::siginfo::SigInfo;
-use crate::tracer::watchpoints::Watchpoints;
+use crate::tracer::watchpoints::{WatchRange, Watchpoints};
 use crate::tracer::{Pid, Tid};
 
 /// If a thread does not stop within this time after an interrupt, the tracer reads its state.
 pub const STATE_INTERVAL: Duration = Duration::from_millis(5);
+/// A new thread starts after this time, even if the kernel has not reported which thread has
+/// created it. The kernel never does so after clone(2) with CLONE_UNTRACED and CLONE_PTRACE.
+pub const START_TIMEOUT: Duration = Duration::from_secs(1);
 const DR7: usize = 7;
 
 /// The place in the kernel at which a thread has stopped.
@@ -63,6 +66,9 @@ impl Stop {
 /// The state of a thread, according to the events that the tracer has handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Motion {
+    /// The thread is new, and is stopped since this time. It waits for the report of the kernel
+    /// which thread has created it.
+    Starting(Place, Duration),
     /// The thread executes its program, or sleeps in a system call.
     Running,
     /// Like Running, but the thread was interrupted at this time and will stop.
@@ -101,6 +107,8 @@ pub struct Thread {
     pub resent: SignalSet,
     /// Its debug registers.
     pub watchpoints: Watchpoints,
+    /// The watchpoints that a new thread gets at its first stop.
+    pub inheritance: Vec<WatchRange>,
 }
 
 impl Thread {
@@ -114,6 +122,7 @@ impl Thread {
             continuation: None,
             resent: SignalSet::default(),
             watchpoints: Watchpoints::default(),
+            inheritance: Vec::new(),
         }
     }
 
@@ -166,13 +175,16 @@ impl Threads {
         self.all.insert(tid, Thread::new(Motion::Running, false));
     }
 
-    /// Adds a new thread, if it does not exist. It will stop.
-    pub fn begin(&mut self, tid: Tid, now: Duration) {
-        let is_held = self.is_held;
-        self.all.entry(tid).or_insert_with(|| Thread::new(Motion::Stopping(now), is_held));
+    /// Adds a new thread, if it does not exist. It will stop. Returns whether it is new.
+    pub fn begin(&mut self, tid: Tid, now: Duration) -> bool {
+        let is_new = !self.all.contains_key(&tid);
+        if is_new {
+            self.all.insert(tid, Thread::new(Motion::Stopping(now), self.is_held));
+        }
+        is_new
     }
 
-    /// The threads after an exec: only the one that is stopped in this call.
+    /// The threads after an exec: only the thread that is stopped in this call.
     pub fn after_exec(&self, tid: Tid) -> Self {
         let is_held = self.get(tid).is_some_and(|thread| thread.is_held);
         let thread = Thread::new(Motion::Stopped(Stop::at(Place::Call)), is_held);
@@ -275,15 +287,14 @@ impl Threads {
         Ok(())
     }
 
-    /// Releases all threads, and ends their notices.
+    /// Undoes the changes of a tool to all threads, except for their debug registers. A thread
+    /// whose notice has no answer continues with its own signal.
     pub fn release_all(&mut self) {
         self.hold_all(false);
         for thread in self.all.values_mut() {
-            // A signal whose notice will not be answered is delivered, as without a tool.
-            if let Some(signal) = thread.continuation.take() {
-                thread.set_delivered_signal(signal);
-            }
             thread.has_notice = false;
+            thread.continuation = None;
+            thread.inheritance.clear();
         }
     }
 
@@ -300,12 +311,17 @@ impl Threads {
         self.set_motion(tid, Motion::Stopped(stop));
     }
 
+    /// Notes the first stop of a new thread, which waits for the report of its creation.
+    pub fn set_starting(&mut self, tid: Tid, place: Place, now: Duration) {
+        self.set_motion(tid, Motion::Starting(place, now));
+    }
+
     /// Notes that a thread is being killed.
     pub fn set_dying(&mut self, tid: Tid) {
         self.set_motion(tid, Motion::Dying);
     }
 
-    /// Notes whether a thread has stopped in a group stop.
+    /// Notes whether the last stop of a thread was a group stop.
     pub fn set_group_stopped(&mut self, is_group_stopped: bool) {
         self.is_group_stopped = is_group_stopped;
     }
@@ -402,26 +418,32 @@ impl Threads {
         _ = kernel.detach(tid, signal);
     }
 
-    /// The time at which [`Self::check_interrupted`] has work to do.
+    /// The time at which [`Self::check_waiting`] has work to do.
     pub fn deadline(&self) -> Option<Duration> {
-        let interrupted = self.all.values().filter_map(|thread| match thread.motion {
+        let waiting = self.all.values().filter_map(|thread| match thread.motion {
             Motion::Stopping(since) => Some(since + STATE_INTERVAL),
+            Motion::Starting(_, since) => Some(since + START_TIMEOUT),
             _ => None,
         });
-        interrupted.min()
+        waiting.min()
     }
 
-    /// Reads the states of the threads that have not stopped after an interrupt.
-    pub fn check_interrupted<K: Kernel>(&mut self, kernel: &K, pid: Pid, now: Duration) {
+    /// Reads the states of the threads that have not stopped after an interrupt. Ends the wait of
+    /// new threads that have waited for too long.
+    pub fn check_waiting<K: Kernel>(&mut self, kernel: &K, pid: Pid, now: Duration) {
         for (tid, thread) in &mut self.all {
-            let Motion::Stopping(since) = thread.motion else { continue };
-            if now < since + STATE_INTERVAL {
-                continue;
-            }
-            thread.motion = match kernel.task_state(pid, *tid) {
-                TaskState::Waiting => Motion::Halted,
-                TaskState::Ended => Motion::Dying,
-                TaskState::Active => Motion::Stopping(now),
+            thread.motion = match thread.motion {
+                Motion::Stopping(since) if now >= since + STATE_INTERVAL => {
+                    match kernel.task_state(pid, *tid) {
+                        TaskState::Waiting => Motion::Halted,
+                        TaskState::Ended => Motion::Dying,
+                        TaskState::Active => Motion::Stopping(now),
+                    }
+                }
+                Motion::Starting(place, since) if now >= since + START_TIMEOUT => {
+                    Motion::Stopped(Stop::at(place))
+                }
+                motion => motion,
             };
         }
     }

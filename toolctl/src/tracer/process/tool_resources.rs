@@ -72,7 +72,7 @@ impl ToolResources {
         }
     }
 
-    /// The purpose of the system call that carries out a request. None, if the request needs no
+    /// The purpose of the system call that carries out a request. `None` if the request needs no
     /// call.
     pub fn purpose_of(&self, request: &Request) -> Option<Purpose> {
         Some(match request {
@@ -94,7 +94,7 @@ impl ToolResources {
         self.allocations.remove(&address);
     }
 
-    /// Notes that a trap handler has been installed, or removed (None).
+    /// Notes that a trap handler has been installed. `None` if it has been removed.
     pub fn set_trap_handler(&mut self, handler: Option<TrapHandler>) {
         self.trap_handler = handler;
     }

@@ -25,8 +25,8 @@ pub(in crate::tracer) fn checked_buffer(length: usize) -> Result<Vec<u8>, TraceE
 pub struct TracedMemory {
     pid: Pid,
     breakpoints: Breakpoints,
-    /// Tasks that share the memory until their exec: children of vfork(2). While there is one, no
-    /// int3 is in the memory.
+    /// Tasks that share the memory until their exec: children of vfork(2). While such a task
+    /// exists, the memory contains no int3 of a breakpoint.
     guests: Vec<Pid>,
 }
 
@@ -35,7 +35,7 @@ pub struct TracedMemory {
 pub struct BreakpointHit {
     /// Its address.
     pub address: u64,
-    /// Its kind. None, if the breakpoint was removed after the thread had executed it.
+    /// Its kind. `None` if the breakpoint was removed after the thread had executed it.
     pub kind: Option<BreakpointKind>,
 }
 
@@ -102,7 +102,7 @@ impl TracedMemory {
             }
             RangeKind::Shared | RangeKind::Private => {}
         }
-        // Memory that cannot be read could not be restored if the write failed halfway.
+        // The former bytes are written back if the write fails after a part of the range.
         if !kernel.read_memory(self.pid, address, &mut former) {
             return Err(TraceError::Address(address));
         }
@@ -204,7 +204,7 @@ impl TracedMemory {
         }
     }
 
-    /// Adds a task that shares the memory. It must not execute an int3, which would kill it.
+    /// Adds a task that shares the memory. An int3 of a breakpoint would kill the task.
     pub fn add_guest<K: Kernel>(&mut self, kernel: &mut K, guest: Pid) {
         self.guests.push(guest);
         self.lift_all(kernel, true);
@@ -247,8 +247,8 @@ impl TracedMemory {
         }
     }
 
-    /// The breakpoint that a thread with a SIGTRAP has executed. `next` is the address of its next
-    /// instruction. None, if the int3 is the program's own.
+    /// The breakpoint that a thread with a SIGTRAP has executed. `next` is the address of the
+    /// thread's next instruction. `None` if the int3 is the program's own.
     pub fn hit_before<K: Kernel>(&self, kernel: &K, next: u64) -> Option<BreakpointHit> {
         let address = next.wrapping_sub(1);
         let kind = self.breakpoints.kind(address);

@@ -31,8 +31,8 @@ pub enum TrapCause {
 
 impl TrapCause {
     /// Determines the cause of a thread's SIGTRAP with this siginfo. Sets a thread that has
-    /// executed a breakpoint back to its address. `moves_alone`: the thread moves while the others
-    /// are stopped.
+    /// executed a breakpoint back to the breakpoint's address. `moves_alone` states whether the
+    /// thread moves while all other threads are stopped.
     pub fn of<K: Kernel>(
         kernel: &mut K,
         memory: &TracedMemory,
@@ -65,7 +65,7 @@ impl TrapCause {
     fn of_debug_registers<K: Kernel>(kernel: &mut K, tid: Tid, thread: &Thread) -> Option<Self> {
         let status = kernel.debug_register(tid, DR6).unwrap_or(0);
         if status & 0b1111 != 0 {
-            // Clear the register, so that later hits can be distinguished from this one.
+            // Clear the register, so that later hits can be distinguished from this hit.
             _ = kernel.set_debug_register(tid, DR6, 0);
         }
         let mut hits = (0..4).filter(|register| status >> register & 1 == 1);

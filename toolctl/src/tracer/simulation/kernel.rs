@@ -86,9 +86,9 @@ pub struct World {
     pub random: u64,
     /// The threads that may run: None permits all threads, otherwise only one thread or none.
     pub allowed: Option<Option<Tid>>,
-    /// The breakpoints of the tool. `noticed` has the threads whose hits were reported, by the
-    /// number of executed instructions.
+    /// The breakpoints of the tool.
     pub breakpoints: Vec<u64>,
+    /// For each thread, the value of `executed` at its last reported hit.
     pub noticed: BTreeMap<Tid, u64>,
     time: u64,
 }
@@ -241,7 +241,7 @@ impl World {
         true
     }
 
-    /// Handles signals of a thread. Returns true if it has stopped or has handled something.
+    /// Handles the stops and signals of a thread. Returns true if there was one.
     fn look_for_signals(&mut self, tid: Tid) -> bool {
         let group = self.group;
         let Some(thread) = self.threads.get_mut(&tid) else { return true };
@@ -299,7 +299,7 @@ impl World {
             libc::SIGSTOP => {
                 self.group = Group::Stopping;
                 for thread in self.threads.values_mut().filter(|it| it.mode != Mode::Dead) {
-                    // A thread that has already stopped for a group stop need not join again.
+                    // A thread that the tracer has stopped also has to join, when it is resumed.
                     thread.joins_stop = true;
                 }
             }
@@ -324,7 +324,7 @@ impl World {
         let address = thread.registers.rip;
         let opcode = self.text[&address];
         match self.allowed {
-            Some(Some(allowed)) => assert_eq!(allowed, tid, "it moves beside the one that steps"),
+            Some(Some(allowed)) => assert_eq!(allowed, tid, "another thread makes a step"),
             Some(None) => panic!("thread {tid} executes {address:#x} while it is suspended"),
             None => {}
         }
@@ -450,6 +450,10 @@ impl Kernel for SimKernel {
             thread.joins_stop = true;
         }
         Ok(())
+    }
+
+    fn created_task(&self, _: Tid) -> Result<Tid, Errno> {
+        Err(Errno::ESRCH)
     }
 
     fn siginfo(&self, tid: Tid) -> Result<SigInfo, Errno> {

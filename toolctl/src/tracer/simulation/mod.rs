@@ -115,7 +115,7 @@ impl Simulation {
             }
         } else {
             self.world.borrow_mut().allowed = if has_more { Some(None) } else { None };
-            self.tracer.continue_process(PID, 0).unwrap();
+            self.tracer.resume(PID).unwrap();
         }
     }
 
@@ -161,7 +161,7 @@ fn process_has_no_more(tracer: &Tracer<SimKernel>) -> bool {
     tracer.processes.get(&PID).is_none_or(|process| !process.notices.has_pending())
 }
 
-/// Simulates a process with a tool until its end.
+/// Simulates a process with a tool, until the process is killed or runs after the detach.
 fn simulate(seed: u64) -> (u64, u64, u64) {
     let mut simulation = Simulation::new(seed);
     if simulation.below(2) == 0 {

@@ -1,5 +1,7 @@
 //! A traced program and its tracer, for tests.
 
+pub mod job;
+
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -13,7 +15,7 @@ use score_toolctl::tracer::*;
 /// A test that hangs fails after this time. It is long because machines are shared.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Compiles the test program, once. None, if there is no C compiler.
+/// Compiles the test program, once. `None` if there is no C compiler.
 pub fn compiled_program() -> Option<PathBuf> {
     static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
     PROGRAM.get_or_init(compile).clone()
@@ -41,8 +43,8 @@ pub struct Session {
     pub tracer: Tracer,
     pub pid: Pid,
     pub child: Child,
-    /// False, if another tracer of this thread has the process, because a thread can have only one
-    /// tracer.
+    /// False if another tracer of this thread traces the process, because only one tracer of a
+    /// thread may handle events.
     pub handles_events: bool,
     stdin: ChildStdin,
     lines: Receiver<String>,
@@ -187,7 +189,7 @@ impl Session {
         let mut found = None;
         for event in std::mem::take(&mut self.events) {
             if matches!(event, Event::Notice(_)) {
-                self.tracer.continue_process(self.pid, 0).unwrap();
+                self.tracer.resume(self.pid).unwrap();
             }
             found = found.or_else(|| find(&event));
         }
