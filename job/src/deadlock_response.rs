@@ -257,7 +257,7 @@ pub fn suspicion_report(
     let seconds = SUSPICION_DELAY.as_secs();
     let summary = format!(
         "job {job}: all processes of {name} have waited for {seconds} s, and no message is under \
-         way: it may hang (this is not proved; it continues)"
+         way: it may hang (SCore cannot prove this; the job continues)"
     );
     report(summary, waits, placement)
 }
@@ -385,7 +385,7 @@ mod tests {
         assert_eq!(
             response.on_idle_report(IdleSummary { activity: Activity::Busy, ..idle_report() }, T0),
             [],
-            "it is too late"
+            "after the verdict"
         );
         assert_eq!(response.on_tick(T0 + SIGHUP_GRACE), [ResponseAction::Kill]);
         assert_eq!((response.on_tick(T0 + SIGHUP_GRACE), response.deadline()), (Vec::new(), None));
@@ -450,10 +450,10 @@ mod tests {
         assert_eq!(response.on_explanations(vec![wait(0)]), []);
         let busy = IdleSummary { activity: Activity::Busy, ..idle_report() };
         let _ = response.on_idle_report(busy, now);
-        assert!(!response.suspects_hang(now + SUSPICION_DELAY), "it goes on");
+        assert!(!response.suspects_hang(now + SUSPICION_DELAY), "the element continues");
         let placement = Placement::new(JobIncarnation(0), [("h0".to_owned(), None, 2)]);
         let lines = suspicion_report(JobId(7), "a.out", &[wait(0)], &placement);
-        assert!(lines[0].contains("have waited for 30 s") && lines[0].contains("not proved"));
+        assert!(lines[0].contains("have waited for 30 s") && lines[0].contains("cannot prove"));
         assert!(lines[1].starts_with("node 0 waits for a message since 20 ms"), "{}", lines[1]);
     }
 

@@ -162,8 +162,8 @@ impl Debuggers {
     }
 
     /// The debugger of a node has ended, or could not be started. If `is_refused`, the process gets
-    /// a back-trace instead, unless the back-trace has failed. Returns whether it gets a
-    /// back-trace.
+    /// a back-trace instead, unless the debugger was a script of gdb. Returns whether the process
+    /// gets a back-trace.
     pub fn on_ended(&mut self, node: DebuggedNode, is_refused: bool) -> bool {
         let Some(index) = self.running.iter().position(|(target, _)| target.node == node) else {
             return false;
@@ -182,7 +182,8 @@ impl Debuggers {
         self.nodes().any(|node| node.element == element)
     }
 
-    /// Stops the job while processes of an element have debuggers. Returns false if none has.
+    /// Stops the job while processes of an element have debuggers. Returns false if no process of
+    /// the element has a debugger or waits for one.
     pub fn hold(&mut self, element: ElementIndex, out: &mut Outbox) -> bool {
         if !self.is_busy(element) {
             return false;
@@ -207,7 +208,7 @@ impl Debuggers {
         }
     }
 
-    /// An element has ended. Its debuggers are killed.
+    /// Kills the debuggers of an element that has ended.
     pub fn on_element_ended(
         &mut self,
         element: ElementIndex,
@@ -288,7 +289,7 @@ mod tests {
         assert_eq!(debuggers.start_next().unwrap().node, node(1));
         assert_eq!(debuggers.start_next(), None);
         assert!(debuggers.on_started(node(0), ToolId(5)));
-        assert!(!debuggers.on_started(node(2), ToolId(6)), "it has none yet");
+        assert!(!debuggers.on_started(node(2), ToolId(6)), "node 2 has no debugger yet");
         assert_eq!(debuggers.node_of(ToolId(5)), Some(node(0)));
         assert!(!debuggers.on_ended(node(0), false));
         assert_eq!(debuggers.start_next().unwrap().node, node(2));

@@ -53,7 +53,7 @@ pub struct Element {
     name: String,
     kind: ProgramKind,
     nodes: u32,
-    /// Another element reads its output, so SIGPIPE can be an ordinary end.
+    /// Another element reads the output, so SIGPIPE can be an ordinary end.
     has_downstream: bool,
     /// The nodes are independent commands.
     independent_nodes: bool,
@@ -62,7 +62,7 @@ pub struct Element {
     phase: CommunicationPhase,
     /// Nodes in a fence of PMI.
     in_fence: NodeSet,
-    /// Bytes of entries that the hosts of these nodes have put.
+    /// Bytes of entries that hosts have sent for this fence.
     fence_bytes: usize,
     subset_fences: SubsetFences,
     /// Broadcast signals that not all hosts have sent yet, by number: the calling node, and the
@@ -73,7 +73,7 @@ pub struct Element {
     exit_summary: ExitCodeSources,
 }
 
-/// The exit code of a pipeline: that of its rightmost element that failed, else 0.
+/// The exit code of a pipeline: the code of the rightmost element that failed, or 0.
 pub fn code_of_pipeline(codes: impl DoubleEndedIterator<Item = u8>) -> u8 {
     codes.rev().find(|code| *code != 0).unwrap_or(0)
 }
@@ -120,7 +120,7 @@ impl Element {
         &self.name
     }
 
-    /// Whether it has a network and running nodes that may use it.
+    /// Whether the element has a network, and running nodes that may use the network.
     pub fn is_communicating(&self) -> bool {
         matches!(self.phase, CommunicationPhase::Communicating { .. }) && !self.is_ended()
     }
@@ -149,7 +149,7 @@ impl Element {
         self.exit_summary.code()
     }
 
-    /// These nodes were never started and need not be, or their host is lost.
+    /// These nodes will not be started, or their host is lost.
     pub fn on_skipped(&mut self, nodes: &NodeSet) {
         self.mark_ended(nodes);
     }

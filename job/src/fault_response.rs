@@ -5,10 +5,10 @@
 //! |---|---|---|
 //! | none | a fault | |
 //! | gathering | 200 ms, or all running nodes have a fault | `ReadStacks` |
-//! | reading | the stacks are read, or 3 s | `Title`, then `Release`, or `EndInspected` |
+//! | reading | the stacks are read, or 3 s | `Title`, then `Release`, `EndInspected`, or both |
 //! | dying | 2 s | `EndKilled` |
 //! | debugging, instead of gathering and reading | 200 ms | `Hold` |
-//! | | the last debugger has ended | `Release`, or `EndInspected` |
+//! | | the last debugger has ended | `Release`, `EndInspected`, or both |
 //! | none, after the report of a deadlock | a fault | `Release`, or `EndInspected` |
 //!
 //! Programs on many nodes often fail on all of them, but not at the same instant. The times bound
@@ -26,7 +26,7 @@ use crate::signal;
 const GATHER_WINDOW: Duration = Duration::from_millis(200);
 /// How long the reading of the stacks may take.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(3);
-/// A process that has been released dies within this time.
+/// The time in which a released process has to die.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// An action for the master.
@@ -115,8 +115,8 @@ impl FaultResponse {
         !is_released && self.nodes().contains(node)
     }
 
-    /// Whether some node waits. The parallel process ends soon. A hang until then is not a
-    /// deadlock.
+    /// Whether a node has had a fault or has called sc_inspectme. The parallel process then ends
+    /// soon, and a hang until its end is not a deadlock.
     pub fn is_active(&self) -> bool {
         self.phase != Phase::None
     }

@@ -98,7 +98,7 @@ impl Waiting {
 #[derive(Debug)]
 struct Tool {
     path: String,
-    /// The hosts on which it has not ended.
+    /// The hosts on which the tool has not ended.
     hosts: NodeSet,
     waiting: Option<Waiting>,
     /// The process that the tool debugs. None for a tool of the user.
@@ -200,7 +200,7 @@ impl JobTools {
         Ok(())
     }
 
-    /// A process gets a debugger, on its host. `label`: its name for the user.
+    /// Starts the debugger of a process on its host. The user knows the process as `label`.
     pub fn start_debugger(
         &mut self,
         node: DebuggedNode,
@@ -264,7 +264,7 @@ impl JobTools {
             out.push(sent.answer(id, tool.hosts.len()));
         }
         if tool.waiting.is_some() {
-            return Err(format!("tool {id}: another request for it is not done yet"));
+            return Err(format!("tool {id}: another request is not done yet"));
         }
         let (hosts, deadline) = (tool.hosts.clone(), Some(now + HOST_TIMEOUT));
         let outcome = Some(SignalOutcome::default());
@@ -347,7 +347,7 @@ impl JobTools {
         }
     }
 
-    /// A tool has not started on one host. The tool is ended on the other hosts.
+    /// A tool has not started on one host. Ends the tool on the other hosts.
     fn refuse_start(&mut self, id: ToolId, code: u8, reason: String, out: &mut Vec<ToolStep>) {
         let Some(tool) = self.tools.get_mut(&id) else { return };
         if let Some(waiting) = tool.waiting.take() {

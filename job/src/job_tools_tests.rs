@@ -426,7 +426,7 @@ fn only_the_session_of_start_tool_sends_files_within_the_limits() {
         assert_eq!(refusal(&steps).0, EXIT_REFUSED);
         assert!(refusal(&steps).1.contains(line), "{steps:?}");
     };
-    for (size, line) in [(7, "it is no archive"), (MAX_TREE_FILE + 1, "more than 4128 MB")] {
+    for (size, line) in [(7, "not an archive"), (MAX_TREE_FILE + 1, "more than 4128 MB")] {
         let content = FileDigest { size, ..CONTENT };
         refused(tools.act(7, start_with_files(&[], content)), line);
     }

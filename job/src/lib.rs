@@ -6,9 +6,9 @@
 //! | [`cluster`] | which hosts belong to the cluster, and which jobs get which of them |
 //! | [`gang`] | when a job runs |
 //! | [`master`] | the stages of a job, its parallel processes, and their ends |
-//! | [`deadlock`] | whether a parallel process can ever continue |
-//! | [`host`] | the actions of one host for all of its jobs |
-//! | [`jobs`] | all jobs of one daemon, by the parts above |
+//! | [`deadlock`] | whether a parallel process is deadlocked |
+//! | [`host`] | what one host does for its jobs and users |
+//! | [`jobs`] | all jobs of one daemon; it combines the modules above |
 
 pub mod cluster;
 pub mod deadlock;

@@ -7,7 +7,7 @@
 //! | `master/action.rs` | the actions for the daemon, and the [`Outbox`] that collects them |
 //! | `master/programs.rs` | the programs of each stage |
 //! | `master/stage_elements.rs` | the parallel processes of the stage |
-//! | `master/deadlocks.rs`, `faults.rs` | their responses to deadlocks and faults |
+//! | `master/deadlocks.rs`, `faults.rs` | the responses to their deadlocks and faults |
 //! | `master/transfers.rs` | what hosts request from scrun: bytes of programs, flushes |
 //! | `master/tools.rs`, `debuggers.rs` | requests of tools, debuggers of processes with a fault |
 //! | `master/stage_hold.rs` | requests of debuggers of the whole job |
@@ -58,10 +58,10 @@ pub enum MasterEvent {
     FromClient(JobRequest),
     /// A report of the hosts.
     Report(Report),
-    /// The gang scheduler runs the job: at its start, after each stop, and also to set the poll
-    /// interval.
+    /// The gang scheduler runs the job: at its start, after each stop, and also to change the
+    /// interval of the idle check or the next stop.
     Run {
-        /// How often the hosts check whether all processes are idle, in microseconds.
+        /// The interval at which the hosts check whether all processes are idle, in microseconds.
         idle_check_interval_us: u32,
         /// The condition of the next stop.
         until: StopCondition,
@@ -298,7 +298,7 @@ impl JobMaster {
 
     fn on_subscribe(&mut self, subscriber: Subscriber, period_ms: u32) {
         let period_ms = self.subscribers.set(subscriber, period_ms);
-        // Hosts that prepare get the period with the first stage.
+        // Hosts that still prepare get the period when all of them are ready.
         if let Some(period_ms) = period_ms.filter(|_| !self.state.is_starting()) {
             self.actions.job_order(JobOrder::SubscribeMetrics { period_ms });
         }
@@ -307,7 +307,9 @@ impl JobMaster {
     fn on_report(&mut self, report: Report) {
         match report {
             Report::FileRequest(request) => self.on_file_request(request),
-            Report::HostsLost { code, hosts, reason } => self.on_hosts_lost(code, hosts, reason),
+            Report::HostsLost { code, hosts, reason, remains: _ } => {
+                self.on_hosts_lost(code, hosts, reason)
+            }
             Report::Output(report) => self.on_output_report(report),
             Report::Job(report) => self.on_job_report(report),
             Report::Element { element, report } => self.on_element_report(element, report),
@@ -387,7 +389,7 @@ impl JobMaster {
     }
 
     fn on_element_report(&mut self, number: ElementIndex, report: ElementReport) {
-        // Otherwise the report is about an earlier stage.
+        // A report about any other number belongs to an earlier stage.
         if !self.elements.contains(number) {
             return;
         }
@@ -528,7 +530,7 @@ impl JobMaster {
 
     /// Every host has released all resources of the job, or is lost.
     fn on_finished(&mut self, elapsed_ns: u64) {
-        // Services report the results for their processes until now.
+        // Until now, the services of processes could report results.
         self.tool_commands.finish_all(&mut self.actions);
         self.tool_commands.finish_sessions(&mut self.actions);
         let State::Finishing { refusal, code } = std::mem::replace(&mut self.state, State::Done)

@@ -2,13 +2,12 @@ use super::*;
 use proptest::prelude::*;
 use score_proto::exit_code::EXIT_DEADLOCK;
 use score_proto::ids::{ElementIndex, JobHostId, JobId};
-use score_proto::job_control::{ElementOrder, Status};
+use score_proto::job_control::{ElementOrder, Remains, Status};
 use score_proto::message::{
     ElementSpec, HostSpec, JobSpec, MpiStart, OsBytes, ProgramKind, StageSpec, Stream,
 };
 use score_proto::nodeset::NodeSet;
-use score_proto::observation::Metrics;
-use score_proto::observation::{ActivitySample, IdleSummary, SampleRound, WaitState};
+use score_proto::observation::{ActivitySample, IdleSummary, Metrics, SampleRound, WaitState};
 use score_proto::peer_message::JobIncarnation;
 use score_proto::server_message::ReportedStacks;
 use score_proto::tool_command::{EventBody, MergedEvent};
@@ -150,12 +149,15 @@ fn a_job_that_one_host_refuses_starts_on_no_host() {
     assert_eq!(actions, [MasterAction::ToClient(JobAnswer::Refused { reason, code: 2 })]);
 }
 
+fn hosts_lost(hosts: std::ops::Range<u32>, reason: String) -> Report {
+    Report::HostsLost { code: 137, hosts, remains: Remains::Processes, reason }
+}
+
 #[test]
 fn a_lost_host_ends_its_nodes_and_the_job() {
     let mut job = started(&[2], ProgramKind::Plain);
     let reason = "host right is gone".to_owned();
-    let hosts_lost = Report::HostsLost { code: 137, hosts: 1..2, reason: reason.clone() };
-    let actions = report(&mut job, hosts_lost);
+    let actions = report(&mut job, hosts_lost(1..2, reason.clone()));
     let end = |element| MasterAction::Order(ElementOrder::End.to(ElementIndex(element)));
     assert_eq!(actions, [notice(Level::Error, reason), end(0), end(1)]);
     report(&mut job, ended(0, 0..2, 0));
@@ -303,7 +305,7 @@ fn any_event() -> impl Strategy<Value = MasterEvent> {
     let report = prop_oneof![
         18 => (0..3u32, element_report).prop_map(|(index, report)| report.of(ElementIndex(index))),
         1 => (0..3u32, 0..3u32)
-            .prop_map(move |(a, b)| Report::HostsLost { code: 1, hosts: a..b, reason: text() }),
+            .prop_map(move |(a, b)| hosts_lost(a..b, text())),
         1 => Just(DRAINED),
         1 => Just(READY),
         1 => Just(Report::Job(JobReport::JobFailed { code: 1, reason: text() })),
@@ -437,7 +439,7 @@ fn the_job_is_idle_only_when_all_its_elements_are() {
     assert_eq!(
         idle_without_deadlock(&mut job, 1),
         (vec![], vec![GangRequest::Idle]),
-        "not while it is looked at"
+        "not during the inspection of the element"
     );
     let quiet = IdleSummary { sent: 1, ..IdleSummary::EMPTY };
     let quiet = SwitchReport::IdleSummary { element: SECOND, summary: quiet };
@@ -471,7 +473,7 @@ fn an_inspection_cut_short_by_a_slice_end_is_repeated_in_the_next() {
         report(&mut job, Report::Switch(SwitchReport::Stopped { switch_seq: SwitchSeq(9) }));
     assert_eq!(gang_requests(&stopped), [GangRequest::Stopped(SwitchSeq(9))]);
     let activity = ActivitySample { node_count: NODES, ..ActivitySample::EMPTY };
-    assert_eq!(report(&mut job, sampled(round, activity)), [], "of before");
+    assert_eq!(report(&mut job, sampled(round, activity)), [], "an earlier slice");
     run(&mut job);
     assert!(round_of(&report(&mut job, idle_after(9))) > round);
 }
@@ -689,8 +691,8 @@ fn independent_commands_outlive_a_host_and_the_job_has_its_code() {
     run(&mut job);
     assert_eq!(report(&mut job, ended(0, 0..1, 3)), [], "other commands go on");
     let reason = "host right is gone".to_owned();
-    let hosts_lost = Report::HostsLost { code: 137, hosts: 1..2, reason: reason.clone() };
-    assert_eq!(report(&mut job, hosts_lost), [notice(Level::Error, reason)]);
+    let lost = hosts_lost(1..2, reason.clone());
+    assert_eq!(report(&mut job, lost), [notice(Level::Error, reason)]);
     assert_eq!(report(&mut job, ended(0, 1..2, 0)), [DRAIN]);
     assert_eq!(report(&mut job, DRAINED), leave_and_finish());
     assert_eq!(report(&mut job, FINISHED), [finished(137)]);

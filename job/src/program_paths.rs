@@ -1,5 +1,6 @@
-//! The paths of the copied programs of a job on its hosts: below the job's directory, by name. If
-//! programs with different contents have the same name, their hashes distinguish them.
+//! The paths of the copied programs of a job, relative to the job's directory. A path ends in the
+//! name of the program. If programs with different contents have the same name, their paths also
+//! contain their hashes.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -40,8 +41,8 @@ fn path(element: &ElementSpec, content: FileDigest, is_name_unique: bool) -> Pat
     path
 }
 
-/// Every file that the job needs, once. The time is proportional to the number of elements, because
-/// the user controls that number.
+/// Every file that is copied to the hosts of a job, once. The user controls the number of elements,
+/// so the time must not grow faster than this number.
 pub fn files(spec: &JobSpec) -> Vec<(FileDigest, PathBuf)> {
     let elements = || {
         let elements = spec.stages.iter().flat_map(|stage| &stage.elements);

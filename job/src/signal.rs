@@ -1,6 +1,6 @@
 //! Signals by number and name, as Linux numbers them on the processors that scored runs on.
 
-/// The terminal is closed. Sent to the processes of a deadlock.
+/// The terminal is closed. A job master also sends SIGHUP to deadlocked processes.
 pub const SIGHUP: i32 = 1;
 /// Kills a process, which cannot catch it.
 pub const SIGKILL: i32 = 9;

@@ -262,7 +262,8 @@ impl StageHold {
         self.listers.iter().copied()
     }
 
-    /// The hosts have listed this many processes. Returns false if no list was requested.
+    /// The hosts have listed this many processes. Returns false if fewer processes were still to be
+    /// listed.
     fn on_listed(&mut self, count: u64) -> bool {
         let Some(left) = self.unlisted.checked_sub(count) else { return false };
         self.unlisted = left;
@@ -330,7 +331,7 @@ mod tests {
         assert_eq!((hold.release(), hold.is_held()), (None, false));
         hold.hold_stages(false);
         assert_eq!(hold.on_stage_start(5), (None, None));
-        assert!(!hold.on_listed(1), "nobody has asked");
+        assert!(!hold.on_listed(1), "no list is requested");
         assert_eq!(hold.release(), None);
     }
 
@@ -384,6 +385,6 @@ mod tests {
         }
         let one_more = Lister::Session(SessionKey(MAX_LIST_SESSIONS));
         assert!(hold.list(one_more, false).unwrap_err().contains("64 debuggers"));
-        assert_eq!(hold.list(Lister::Scrun, false), Ok(None), "scrun is the job's own");
+        assert_eq!(hold.list(Lister::Scrun, false), Ok(None), "the limit is for sessions");
     }
 }

@@ -63,7 +63,7 @@ impl SubsetFences {
             let waiting: NodeSet = in_fence.iter().filter(|node| !ended.contains(*node)).collect();
             (!awaited.is_empty() && !waiting.is_empty()).then_some((waiting, awaited))
         });
-        // The choice is deterministic.
+        // The result must not depend on the order of the map, which is random.
         waiting.min_by_key(|(waiting, awaited)| (waiting.first(), awaited.first()))
     }
 }
@@ -125,7 +125,7 @@ mod tests {
             found.map(|(waiting, awaited)| (waiting.to_string(), awaited.to_string()))
         };
         assert_eq!(waiting(&[5]), None);
-        assert_eq!(waiting(&[1]), None, "the one that was in it");
+        assert_eq!(waiting(&[1]), None, "node 1 is in the fence");
         assert_eq!(waiting(&[3]), Some(("1".to_owned(), "3".to_owned())));
         assert_eq!(waiting(&[0, 2, 3]), Some(("1".to_owned(), "2-3".to_owned())));
     }

@@ -141,7 +141,7 @@ fn to_asker(asker: Asker, answer: ToolAnswer) -> MasterAction {
 }
 
 impl ToolCommands {
-    /// A tool sends a command, or ranks have had a fault. The orders and the first answer are added
+    /// A tool sends a command, or the master requests stacks. Adds the orders and the first answer
     /// to `out`.
     ///
     /// # Errors

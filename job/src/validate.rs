@@ -22,13 +22,14 @@ const BYTES_PER_PROCESS: u64 = 256 * 1024;
 /// The largest number of parallel processes of a job, in all stages.
 pub const MAX_ELEMENTS: usize = 1024;
 
-/// The largest number of programs that are sent to the hosts of a job, counted by name.
+/// The largest number of files that are sent to the hosts of a job: programs with different names
+/// or contents, and the archive for the job's tools.
 const MAX_SENT_PROGRAMS: usize = 64;
 
 /// Options are sent to every process in one datagram.
 const MAX_OPTION_LEN: usize = 64 * 1024;
 
-/// The limits of this machine.
+/// The limits of one host.
 #[derive(Debug, Clone, Copy)]
 pub struct HostLimits {
     /// Processes that may still be started; `u64::MAX` when unlimited.
@@ -56,7 +57,7 @@ pub fn check(spec: &JobSpec) -> Result<(), String> {
     let mut names = HashSet::new();
     if let Some(duplicate) = spec.hosts.iter().find(|host| !names.insert(&host.name)) {
         let count = spec.hosts.len();
-        return Err(format!("of the {count} hosts, {:?} is named twice", duplicate.name));
+        return Err(format!("host {:?} is named twice among {count} hosts", duplicate.name));
     }
     if spec.networks.len() > MAX_SETS {
         return Err(format!("{} network sets: {MAX_SETS} are the most", spec.networks.len()));
@@ -142,7 +143,7 @@ fn check_strings(spec: &JobSpec) -> Result<(), String> {
     }
     let has_nul = |bytes: &[u8]| bytes.contains(&0);
     if has_nul(&spec.directory.0) || spec.directory.0.first() != Some(&b'/') {
-        return Err("the working directory is not an absolute path".to_owned());
+        return Err("the working directory is not an absolute path, or holds a NUL byte".to_owned());
     }
     if spec.environment.iter().chain(&spec.rank_environment).any(|variable| has_nul(&variable.0)) {
         return Err("an environment variable holds a NUL byte".to_owned());
@@ -341,7 +342,7 @@ mod tests {
         let host = |number| HostSpec { name: format!("h{number}"), ..HostSpec::local(1) };
         let two = |names: [u32; 2]| JobSpec { hosts: names.map(host).to_vec(), ..job(1, 1) };
         assert_eq!(check(&two([1, 2])), Ok(()));
-        assert_eq!(error_of(&two([1, 1])), "of the 2 hosts, \"h1\" is named twice");
+        assert_eq!(error_of(&two([1, 1])), "host \"h1\" is named twice among 2 hosts");
     }
 
     #[test]

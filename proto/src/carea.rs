@@ -10,7 +10,7 @@
 //! All fields are little-endian integers that are read and written only as one atomic load or
 //! store. An area of zeroes is in the valid initial state. A reader loads each word once and
 //! validates the copy, because the process may write anything. The message counters belong to PM
-//! and are in the PM segment (`pm::device::shmem::layout`).
+//! and are in the PM segment (`pm::segment::layout`).
 
 /// First word of the board: "SCorBrd1".
 pub const BOARD_MAGIC: u64 = u64::from_le_bytes(*b"SCorBrd1");

@@ -106,8 +106,6 @@ pub const PRELOAD_ENV: &str = "LD_PRELOAD";
 pub const PROVIDER_PATH_ENV: &str = "FI_PROVIDER_PATH";
 /// The directories in which the dynamic loader first searches for libraries.
 pub const LIBRARY_PATH_ENV: &str = "LD_LIBRARY_PATH";
-/// The number of threads of an OpenMP program.
-pub const OMP_THREADS_ENV: &str = "OMP_NUM_THREADS";
 
 /// The job's directory on this host. It contains files whose names have no `/`.
 pub const JOB_DIR_ENV: &str = "SCORE_JOB_DIR";

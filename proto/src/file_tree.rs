@@ -85,7 +85,9 @@ pub enum TreeError {
     #[error("it has more than {} MB", MAX_TREE_BYTES >> 20)]
     TooManyBytes,
     /// The sizes in the list do not match the number of bytes.
-    #[error("its files have {expected} bytes by its list, but {found} bytes were received")]
+    #[error(
+        "its files have {expected} bytes according to its list, but {found} bytes were received"
+    )]
     Sum {
         /// The sum of the sizes in the list.
         expected: u64,
@@ -210,7 +212,7 @@ impl FileTree {
     }
 }
 
-/// The directory of a path. None for a path at the top of the tree.
+/// The directory of a path. Returns `None` for a path at the top of the tree.
 fn parent(path: &[u8]) -> Option<&[u8]> {
     let slash = path.iter().rposition(|byte| *byte == b'/')?;
     Some(&path[..slash])

@@ -101,10 +101,10 @@ fn the_numbers_of_entries_and_bytes_have_bounds() {
     let too_many = Err(TreeError::TooManyBytes);
     assert_eq!(check(&[file("a", MAX_TREE_BYTES), file("b", 1)]), too_many);
     assert_eq!(check(&[file("a", u64::MAX), file("b", u64::MAX)]), too_many);
-    // Each link is followed through all others.
-    let circle: Vec<_> =
+    // The targets of all links together have too many names.
+    let links: Vec<_> =
         (0..MAX_TREE_ENTRIES).map(|n| link(&n.to_string(), &"./".repeat(500))).collect();
-    assert_eq!(check(&circle), Err(TreeError::TooManyNames));
+    assert_eq!(check(&links), Err(TreeError::TooManyNames));
 }
 
 #[test]

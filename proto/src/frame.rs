@@ -120,8 +120,8 @@ impl Decoder {
         Ok(Some(message))
     }
 
-    /// Reads until there is a complete message. `None`: the stream has ended. An incomplete message
-    /// at its end is lost.
+    /// Reads until there is a complete message. Returns `None` if the stream has ended. An
+    /// incomplete message at its end is lost.
     ///
     /// # Errors
     /// See read(2) and [`FrameError`].
@@ -166,7 +166,8 @@ impl Decoder {
 /// Encodes a message for a socket that preserves message boundaries. There is no length prefix.
 ///
 /// # Errors
-/// [`FrameError::TooLong`] if the body exceeds [`MAX_BODY`].
+/// [`FrameError::TooLong`] if the body exceeds [`MAX_BODY`], [`FrameError::Malformed`] if the
+/// message has a value that cannot be encoded.
 pub fn encode_datagram<M: Serialize>(message: &M) -> Result<Vec<u8>, FrameError> {
     let body = postcard::to_stdvec(message).map_err(|_| FrameError::Malformed)?;
     match body.len() {

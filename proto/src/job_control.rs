@@ -36,7 +36,7 @@ pub use hop::{HopOrder, HopReport};
 pub use order::{ElementOrder, JobOrder, Order};
 pub use placement::{HostPlacement, Placement};
 pub use program::{FileRequest, ProgramAnswer};
-pub use report::{DebuggedProcess, ElementReport, JobReport, OutputReport, Report};
+pub use report::{DebuggedProcess, ElementReport, JobReport, OutputReport, Remains, Report};
 pub use shepherd::{ShepherdOrder, ShepherdReport};
 pub use start::{HostNetworkAddress, JobStart, Limit, Owner};
 pub use status::Status;
@@ -58,7 +58,7 @@ pub const MAX_FENCE_BYTES_PER_HOST: usize = 512 * 1024;
 /// wait for a shepherd.
 pub const MAX_FENCE_BYTES: usize = 4 * 1024 * 1024;
 /// Largest number of subset fences ([`SubsetFence`]) that the processes of an element on a host may
-/// be in at once: a blocking fence of each process, and a few more.
+/// be in at once. It permits a blocking fence of each process, and a few more.
 pub fn max_subset_fences(nodes_of_host: usize) -> usize {
     nodes_of_host.saturating_add(16)
 }

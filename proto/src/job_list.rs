@@ -89,8 +89,7 @@ pub struct JobDetail {
     /// Milliseconds since the job was submitted. If the job has hosts, milliseconds since it got
     /// them.
     pub since_ms: u64,
-    /// The fraction of recent time in which the job had its processors, in thousandths. None:
-    /// unknown.
+    /// The fraction of recent time in which the job had its processors, in thousandths, if known.
     pub share_permille: Option<u16>,
 }
 

@@ -34,7 +34,7 @@ pub mod toolctl;
 
 /// Version of all messages and layouts in this crate. Peers with different versions reject each
 /// other with a message that names both versions.
-pub const PROTOCOL_VERSION: u32 = 19;
+pub const PROTOCOL_VERSION: u32 = 20;
 
 /// The largest number of nodes of a parallel process (manual 2.2.4, `PM_MAX_NODE`).
 pub const MAX_NODES: u32 = 1 << 20;

@@ -29,7 +29,7 @@ pub use call::{
 pub use file_digest::{ContentHash, FileDigest};
 pub use job_spec::{
     ElementSpec, EnvVar, FileName, HostKind, HostSpec, Input, JobSpec, MPICH_LIBRARY_NAMES,
-    MpiStart, NodeLocation, Output, ProgramKind, StageSpec,
+    MpiStart, NodeLocation, OMP_THREADS_ENV, Output, ProgramKind, StageSpec,
 };
 pub use job_terms::{JobLimits, JobTerms};
 pub use os_bytes::OsBytes;
@@ -150,13 +150,13 @@ pub enum DebuggerRequest {
     HoldStages(bool),
     /// Let the processes of a held stage run.
     ReleaseStage,
-    /// Send [`crate::server_message::JobAnswer::Processes`] of the running stage. If no stage runs,
-    /// of the next one.
+    /// Send [`crate::server_message::JobAnswer::Processes`] of the running stage, or of the next
+    /// stage if none runs.
     ListProcesses,
 }
 
-/// The user, as scrun claims it. scored compares the uid with the one that the kernel reports for
-/// the socket.
+/// The user, as the client claims it. scored compares the uid with the one that the kernel reports
+/// for the socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Login {
     /// The user's uid.
@@ -218,7 +218,7 @@ pub struct ToolCall {
     /// The job's number.
     pub job: JobId,
     /// The ranks, which are rows of the job's process table. The table contains the elements of the
-    /// running stage from left to right, each with all of its nodes. None: all ranks.
+    /// running stage from left to right, each with all of its nodes. `None` means all ranks.
     pub ranks: Option<NodeSet>,
     /// How long each hop of the job's tree waits for answers, in milliseconds. At most
     /// [`crate::tool_command::MAX_ANSWER_TIMEOUT`].
@@ -239,7 +239,7 @@ pub struct ToolSession {
     pub job: JobId,
     /// A random number. The commands of the tool refer to the session by this number.
     pub session: u64,
-    /// The ranks that the tool may change. None: all ranks.
+    /// The ranks that the tool may change. `None` means all ranks.
     pub ranks: Option<NodeSet>,
     /// The body of the command that is sent to these ranks when the connection has ended.
     #[serde(with = "serde_bytes")]
@@ -302,8 +302,8 @@ pub struct NodeUsage {
     pub sent_bytes: u64,
     /// Number of bytes in the received messages.
     pub received_bytes: u64,
-    /// The fraction of time in which the process was busy, by its idle flag, in thousandths. None:
-    /// the process never set the flag, or exited before it was sampled.
+    /// The fraction of time in which the process was busy, by its idle flag, in thousandths. `None`
+    /// if the process never set the flag, or exited before it was sampled.
     pub busy_permille: Option<u16>,
 }
 

@@ -230,7 +230,7 @@ macro_rules! for_each_mpi_call {
             MPI_File_write_ordered_begin(fh buf count datatype) [];
             MPI_File_write_ordered_begin_c(fh buf count datatype) [];
             MPI_File_write_ordered_end(fh buf status) [];
-            // Begin and end.
+            // End.
             MPI_Finalize() [];
         }
     };
@@ -293,7 +293,9 @@ impl fmt::Display for MpiCallRecord {
         };
         write!(f, "{name}(")?;
         let arguments = meanings.iter().zip(self.arguments);
-        let texts = arguments.filter_map(|(meaning, value)| argument_text(*meaning, value));
+        let sends_too = meanings.contains(&MpiArgument::Destination);
+        let texts =
+            arguments.filter_map(|(meaning, value)| argument_text(*meaning, value, sends_too));
         for (index, text) in texts.enumerate() {
             let separator = if index > 0 { ", " } else { "" };
             write!(f, "{separator}{text}")?;
@@ -307,14 +309,17 @@ const COMM_WORLD: [u32; 2] = [0x4400_0000, 0x101];
 /// The same for MPI_COMM_SELF.
 const COMM_SELF: [u32; 2] = [0x4400_0001, 0x102];
 
-/// The text for an argument. A negative rank or tag is a constant whose value depends on the
-/// library. For a source or the tag of a receive, it can only be MPI_ANY_SOURCE or MPI_ANY_TAG.
-/// None: there is nothing to show.
-fn argument_text(meaning: MpiArgument, value: u32) -> Option<String> {
+/// The text for an argument. Returns `None` if there is nothing to show. A negative rank or tag is
+/// a constant whose value depends on the library. For a source or the tag of a receive, it is shown
+/// as MPI_ANY_SOURCE or MPI_ANY_TAG, because a receive from MPI_PROC_NULL does not wait. A call
+/// that also sends (`sends_too`) waits nevertheless, so its negative source is not shown.
+fn argument_text(meaning: MpiArgument, value: u32, sends_too: bool) -> Option<String> {
     let number = value.cast_signed();
     let rank = |name: &str| (number >= 0).then(|| format!("{name} {number}"));
     match meaning {
-        MpiArgument::Source => rank("source").or_else(|| Some("any source".to_owned())),
+        MpiArgument::Source => {
+            rank("source").or_else(|| (!sends_too).then(|| "any source".to_owned()))
+        }
         MpiArgument::Destination => rank("destination"),
         MpiArgument::Root => rank("root"),
         MpiArgument::Target => rank("target"),
@@ -350,6 +355,7 @@ mod tests {
                 &[1, 3, 9, 0x8400_0002],
                 "destination 1, source 3, tag 9, communicator 0x84000002",
             ),
+            (MpiCall::MPI_Sendrecv, &[1, any, 9, 0x101], "destination 1, tag 9, MPI_COMM_WORLD"),
             (MpiCall::MPI_Bcast, &[2, 0x4400_0001], "root 2, MPI_COMM_SELF"),
             (MpiCall::MPI_Gather, &[any, 0x4400_0000], "MPI_COMM_WORLD"),
             (MpiCall::MPI_Waitall, &[1], "1 request"),

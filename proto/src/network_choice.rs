@@ -98,6 +98,11 @@ fn common_networks(hosts: &[HostSpec]) -> Vec<String> {
     first.networks.iter().filter(usable).map(|network| network.name.clone()).collect()
 }
 
+/// The host in messages. The machine on which the job is submitted has no name.
+fn host_label(host: &HostSpec) -> String {
+    if host.name.is_empty() { "this host".to_owned() } else { format!("host {}", host.name) }
+}
+
 /// Checks that all hosts are on a network, each with the same number of links.
 fn check_network(hosts: &[HostSpec], name: &str) -> Result<(), String> {
     if name == SHMEM {
@@ -108,7 +113,7 @@ fn check_network(hosts: &[HostSpec], name: &str) -> Result<(), String> {
     }
     let mut links: Option<(&HostSpec, usize)> = None;
     for host in hosts {
-        let label = if host.name.is_empty() { "this host" } else { &host.name };
+        let label = host_label(host);
         let Some(network) = host.network(name) else {
             let known = hosts.iter().any(|host| host.network(name).is_some());
             let mut names: BTreeSet<&str> = match known {
@@ -120,7 +125,7 @@ fn check_network(hosts: &[HostSpec], name: &str) -> Result<(), String> {
             }
             let list = names.into_iter().collect::<Vec<_>>().join(", ");
             return Err(match known {
-                true => format!("host {label} is not on the network {name:?}; it is on: {list}"),
+                true => format!("{label} is not on the network {name:?}; it is on: {list}"),
                 false => format!("unknown network {name:?}; there are: {list}"),
             });
         };
@@ -139,15 +144,15 @@ fn check_network(hosts: &[HostSpec], name: &str) -> Result<(), String> {
         let count = network.links.len();
         if count > usize::from(MAX_LINKS) {
             return Err(format!(
-                "network {name}: host {label} has {count} links; the limit is {MAX_LINKS}"
+                "network {name}: {label} has {count} links; the limit is {MAX_LINKS}"
             ));
         }
         match links {
             Some((first, first_count)) if first_count.max(1) != count.max(1) => {
                 return Err(format!(
-                    "network {name}: host {} has {} links, host {label} {}; a trunk needs \
-                     the same number on every host",
-                    first.name,
+                    "network {name}: {} has {} links, but {label} has {}; a trunk needs the same \
+                     number on every host",
+                    host_label(first),
                     first_count.max(1),
                     count.max(1)
                 ));
@@ -226,7 +231,7 @@ mod tests {
             (&pair(), "", 3, &["3 network sets", "share 2 (slow, fast)"]),
             (&pair(), "shmem", 1, &["shmem", "one host", "2"]),
             (&pair()[..1], "old", 1, &["old", "no device myrinet"]),
-            (&odd, "t", 1, &["host a has 2 links", "host b 1"]),
+            (&odd, "t", 1, &["host a has 2 links", "host b has 1"]),
             (&odd, "", 1, &["host a has 2 links"]),
             (&wide, "t", 1, &["9 links; the limit is 8"]),
             (&one, "t", 1, &["unknown network \"t\"", "agent-udp, auto, ethernet, shmem, verbs"]),

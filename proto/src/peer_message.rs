@@ -149,7 +149,7 @@ pub enum PeerMessage {
 /// The identity of the daemon at one end of a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The host's number. None: the daemon does not know it yet.
+    /// The host's number, or `None` if the daemon does not know it yet.
     pub host: Option<HostId>,
     /// The host's name in the cluster's list.
     pub name: String,
@@ -181,9 +181,8 @@ pub struct DaemonInfo {
 pub struct Heartbeat {
     /// The server's incarnation.
     pub server_incarnation: Incarnation,
-    /// The incarnation of the child according to the parent. It may be an earlier incarnation: a
-    /// message of the child may be lost with a link while another link exists, and the loss is not
-    /// reported.
+    /// The incarnation of the child according to the parent. It may be an earlier incarnation: if a
+    /// message of the child is lost with a link while another link exists, the loss goes unnoticed.
     pub child_incarnation: Incarnation,
     /// See [`DaemonInfo::attach_seq`].
     pub attach_seq: u32,

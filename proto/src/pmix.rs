@@ -76,7 +76,7 @@ pub enum PmixOrder {
     FenceEntries {
         /// The parallel process.
         element: ElementIndex,
-        /// The fence. None: the fence of all ranks.
+        /// The fence. `None` means the fence of all ranks.
         fence: Option<SubsetFence>,
         /// The entries as blobs of libpmix, one after the other.
         #[serde(with = "serde_bytes")]
@@ -86,7 +86,7 @@ pub enum PmixOrder {
     FenceDone {
         /// The parallel process.
         element: ElementIndex,
-        /// The fence. None: the fence of all ranks.
+        /// The fence. `None` means the fence of all ranks.
         fence: Option<SubsetFence>,
     },
     /// A rank of another host requests the entries of a rank of this host.
@@ -106,7 +106,7 @@ pub enum PmixOrder {
         element: ElementIndex,
         /// The rank of another host.
         rank: u32,
-        /// The entries of the rank as a blob of libpmix. None: the rank has put no entries.
+        /// The entries of the rank as a blob of libpmix, or `None` if it has put no entries.
         #[serde(with = "serde_bytes")]
         entries: Option<Vec<u8>>,
     },
@@ -146,7 +146,7 @@ pub enum PmixReport {
     InFence {
         /// The parallel process.
         element: ElementIndex,
-        /// The fence. None: the fence of all ranks.
+        /// The fence. `None` means the fence of all ranks.
         fence: Option<SubsetFence>,
         /// The entries that these ranks have put, as a blob of libpmix.
         #[serde(with = "serde_bytes")]
@@ -166,7 +166,7 @@ pub enum PmixReport {
         element: ElementIndex,
         /// The rank of this host.
         rank: u32,
-        /// The entries of the rank as a blob of libpmix. None: the rank has put no entries.
+        /// The entries of the rank as a blob of libpmix, or `None` if it has put no entries.
         #[serde(with = "serde_bytes")]
         entries: Option<Vec<u8>>,
     },

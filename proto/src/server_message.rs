@@ -313,7 +313,7 @@ pub enum JobAnswer {
         /// Some of the processes.
         block: ProcessBlock,
     },
-    /// Stacks of ranks that are about to end after a fault.
+    /// Stacks of ranks that are about to end.
     Stacks(ReportedStacks),
     /// A process requests a debugger on scrun's terminal.
     /// [`crate::message::JobRequest::DebuggerEnded`] answers it.

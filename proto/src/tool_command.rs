@@ -86,7 +86,7 @@ pub const NOT_ANSWERED: &str = "no answer in time";
 pub const OTHER_RELEASE: &str = "its scored-toolctl belongs to another release";
 
 impl EventBody {
-    /// The reason for the user why the ranks have no answer. None: they have an answer.
+    /// The reason for the user why the ranks have no answer, or `None` if they have an answer.
     pub fn failure(&self) -> Option<&'static str> {
         match self {
             Self::Answer(_) => None,

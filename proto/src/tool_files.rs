@@ -64,7 +64,8 @@ pub struct ToolFileChunk {
     pub hash: ContentHash,
     /// Offset of the part in the archive.
     pub offset: u64,
-    /// At most [`crate::message::MAX_IO_CHUNK`] bytes. None if the files can no longer be read.
+    /// At most [`crate::message::MAX_IO_CHUNK`] bytes. There are none if the files can no longer be
+    /// read.
     #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
 }

@@ -50,7 +50,7 @@ pub fn directory_of(job: JobId) -> PathBuf {
 /// user and root find the name in /proc/PID/fd, even while ^Z or a debugger has stopped scrun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScrunJob {
-    /// The process id of the single-user scored. None: the scored of the host.
+    /// The process id of the single-user scored. `None` means the scored of the host.
     pub daemon: Option<u32>,
     /// The job's number in that daemon, or in the cluster.
     pub job: JobId,
@@ -88,8 +88,8 @@ impl std::fmt::Display for ToolId {
 /// A tool's program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolProgram {
-    /// The path of the program, which is the same on each host. A path without a slash is searched
-    /// in the job's `PATH`.
+    /// The path of the program, which is the same on each host. If the path has no slash, each host
+    /// searches the job's `PATH`.
     pub path: OsBytes,
     /// The arguments of the program, without the name of the program.
     pub arguments: Vec<OsBytes>,
@@ -118,8 +118,8 @@ impl ToolProgram {
             }
             () if self.arguments.len() > MAX_TOOL_ARGUMENTS || bytes > MAX_TOOL_ARGUMENT_BYTES => {
                 Err(format!(
-                    "a tool has at most {MAX_TOOL_ARGUMENTS} arguments and \
-                     {MAX_TOOL_ARGUMENT_BYTES} bytes of them"
+                    "a tool has at most {MAX_TOOL_ARGUMENTS} arguments, and at most \
+                     {MAX_TOOL_ARGUMENT_BYTES} bytes of path and arguments"
                 ))
             }
             () => Ok(()),

@@ -13,6 +13,7 @@
 //! | `Submit` with a tag | `Start` with the hosts; or `Queued`, then `Start`; or `Refused` |
 //! | the job's logic has ended: `Finished` | none: the hosts have not confirmed their cleanup |
 //! | all hosts have reclaimed their share: `Released` | `Ended` for the session |
+//! | the job's link to a host is lost: `HostsLost` | none: the slots stay in use for a time |
 //! | scrun disconnects: `Logout` | none; `End` for each job that it still has |
 //! | a link of the tree is dead: `LinkLost`, `ChildrenLost` | none: the host has its grace |
 //! | the host did not return: `Tick` | `HostDown`; `End` for its jobs, with its name |
@@ -24,13 +25,13 @@
 //!
 //! # Obligations of the daemon
 //!
-//! - A daemon refuses to start a share that is meant for another incarnation than its own, and
-//!   reports that it has released the share. It reports the same if it is ordered to kill a share
-//!   that it does not have.
-//! - Kill orders are repeated until `Released` or `HostDown`, because the link may have broken
-//!   during one.
+//! - A daemon refuses a part of a job that is meant for another incarnation. The job's master then
+//!   counts the host as lost.
 //! - If a link of a job breaks, the daemon below it kills its part of that job. The job's master
-//!   ends the other parts, and the server is notified by `Finished`.
+//!   counts the hosts below the link as lost, and ends the other parts. The daemon of the server
+//!   reports `HostsLost`, because the daemon below may notice the loss later than the master.
+//! - When each host of a job has finished or is lost, the daemon of the server reports `Finished`
+//!   and `Released`.
 //! - Received messages are read before `Tick` is reported. A machine that was stopped first reads
 //!   the messages that arrived during the stop.
 //! - [`Timeouts::silence`] is longer than an interruption of the network that must not end jobs.
@@ -78,7 +79,7 @@ pub struct ClusterConfig {
     pub server_incarnation: Incarnation,
     /// All hosts in their order. The first is the server's; it has no slots if it runs no jobs.
     pub hosts: Vec<HostConfig>,
-    /// Times.
+    /// The time limits.
     pub times: Timeouts,
     /// The number of the first job. A restarted server must not reuse the numbers of its
     /// predecessor.
@@ -87,9 +88,7 @@ pub struct ClusterConfig {
     pub rows: u32,
     /// Bytes of memory of the server's own host; 0 if unknown.
     pub memory: u64,
-    /// Single-user mode: a job that is alone on the cluster may have more processes than slots.
-    pub oversubscribe: bool,
-    /// Users that may stop the jobs of others. Root always may.
+    /// Users who may watch and end the jobs of others. Root always may.
     pub operators: Vec<u32>,
     /// Limits on the requests of one user and of all users together.
     pub limits: ClusterLimits,
@@ -118,11 +117,20 @@ pub struct Timeouts {
     /// The time from the loss of a host until it is declared down. In this time the host may
     /// connect again.
     pub grace: Duration,
-    /// The time from a job's end until its user is notified, even if a host has not confirmed its
-    /// cleanup.
+    /// The longest time from a job's end until its user is notified, even if a host has not
+    /// confirmed its cleanup.
     pub cleanup: Duration,
     /// Membership changes on their way up the tree wait this long for more changes.
     pub merge: Duration,
+}
+
+impl Timeouts {
+    /// The longest time for which a host that has lost its links may still run jobs. The host
+    /// notices the loss within the silence limit, or later if its daemon is suspended. A daemon
+    /// that is suspended for longer than the silence limit and the grace is down.
+    pub fn isolation_limit(&self) -> Duration {
+        self.silence * 2 + self.grace
+    }
 }
 
 impl Default for Timeouts {
@@ -166,6 +174,15 @@ impl Default for ClusterLimits {
     }
 }
 
+/// The slots of a host that a job needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotUse {
+    /// One slot for each process.
+    PerProcess,
+    /// All slots, because the threads of its processes use all processors.
+    WholeHosts,
+}
+
 /// The request of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobRequest {
@@ -177,6 +194,8 @@ pub struct JobRequest {
     pub wait: bool,
     /// 0 to 15. Among the waiting jobs of one user, the smallest priority goes first.
     pub priority: u8,
+    /// The slots that the job needs on each of its hosts.
+    pub slot_use: SlotUse,
     /// Bytes of memory that the job may use on each of its hosts; 0 if the job does not specify it.
     pub memory: u64,
     /// Bytes that the daemon keeps for the job (its JobSpec), counted against the limits.
@@ -243,6 +262,14 @@ pub enum ClusterEvent {
     /// These hosts of the job (numbers in the order of its shares) have released all of its
     /// resources.
     Released {
+        /// The job.
+        job: JobId,
+        /// The hosts, by their index in the shares of the job.
+        hosts: NodeSet,
+    },
+    /// These hosts are lost for the job, but may still run their parts. The server keeps their
+    /// slots in use until they are down, or for [`Timeouts::isolation_limit`].
+    HostsLost {
         /// The job.
         job: JobId,
         /// The hosts, by their index in the shares of the job.
@@ -317,7 +344,7 @@ pub enum ClusterAction {
         job: JobId,
         /// Hosts and processes.
         shares: Vec<HostShare>,
-        /// The daemon of each share's host: no other incarnation may run it.
+        /// The daemon of each share's host. No other incarnation may run the share.
         incarnations: Vec<Incarnation>,
     },
     /// Kill the job on all hosts that it still has, and report the reason to the user.

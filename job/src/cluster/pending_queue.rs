@@ -58,7 +58,8 @@ impl PendingQueue {
         self.turns.iter().filter_map(|uid| self.users.get(uid)?.values().next().copied())
     }
 
-    /// The number of jobs that start before this job if users take turns.
+    /// The number of jobs that start before this job if users take turns. It passes all jobs of the
+    /// user: for all of them, use [`PendingQueue::jobs_ahead_of_each`].
     pub fn jobs_ahead(&self, uid: u32, key: QueueKey) -> usize {
         let own_ahead = self.users.get(&uid).map_or(0, |jobs| jobs.range(..key).count());
         let own_position =
@@ -68,6 +69,30 @@ impl PendingQueue {
             self.user_job_count(*other).min(own_ahead + usize::from(position < own_position))
         };
         own_ahead + others.map(started_before).sum::<usize>()
+    }
+
+    /// The waiting jobs of a user, each with the number of jobs that start before it. Passes each
+    /// user once, and then each job of this user once.
+    pub fn jobs_ahead_of_each(&self, uid: u32) -> impl Iterator<Item = (JobId, usize)> + '_ {
+        let own_position = self.turns.iter().position(|turn| *turn == uid);
+        // The users in front start one job before the first job of this user.
+        let mut others_ahead = own_position.unwrap_or(self.turns.len());
+        let others = (0..).zip(&self.turns).filter(|(_, other)| **other != uid);
+        // The number of further jobs of each other user, the smallest one last.
+        let mut left: Vec<usize> = others
+            .map(|(position, other)| {
+                self.user_job_count(*other) - usize::from(position < others_ahead)
+            })
+            .collect();
+        left.sort_unstable_by(|one, other| other.cmp(one));
+        let jobs = self.users.get(&uid).into_iter().flat_map(BTreeMap::values);
+        jobs.enumerate().map(move |(own_ahead, job)| {
+            let ahead = own_ahead + others_ahead;
+            // Each user with further jobs starts one between this job and the next one.
+            while left.pop_if(|count| *count <= own_ahead).is_some() {}
+            others_ahead += left.len();
+            (*job, ahead)
+        })
     }
 
     /// The number of waiting jobs of this user.
@@ -122,6 +147,34 @@ mod tests {
         assert_eq!(waiting.jobs_ahead(1, keys[9]), 10);
         waiting.rotate_user(1);
         assert_eq!((waiting.jobs_ahead(1, keys[0]), waiting.jobs_ahead(2, other)), (1, 0));
+        let of_each: Vec<_> = waiting.jobs_ahead_of_each(1).collect();
+        let one_by_one = (0..10).map(JobId).zip(keys.iter().map(|key| waiting.jobs_ahead(1, *key)));
+        assert_eq!(of_each, one_by_one.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_jobs_ahead_of_each_job_of_a_user_are_those_of_the_jobs_one_by_one() {
+        let mut waiting = PendingQueue::default();
+        let mut keys: BTreeMap<u32, Vec<QueueKey>> = BTreeMap::new();
+        // The numbers of jobs of the users, some of which are equal.
+        for (uid, count) in [(1, 3), (2, 0), (3, 7), (4, 1), (5, 7), (6, 2)] {
+            for job in 0..count {
+                let key = waiting.push(uid, (job % 3) as u8, JobId(uid * 100 + job));
+                keys.entry(uid).or_default().push(key);
+            }
+        }
+        for turn in 0..12 {
+            for (uid, keys) in &mut keys {
+                keys.sort_unstable();
+                let of_each: Vec<_> =
+                    waiting.jobs_ahead_of_each(*uid).map(|(_, ahead)| ahead).collect();
+                let one_by_one = keys.iter().map(|key| waiting.jobs_ahead(*uid, *key));
+                assert_eq!(of_each, one_by_one.collect::<Vec<_>>(), "turn {turn}, user {uid}");
+            }
+            let uid = waiting.turns[0];
+            waiting.rotate_user(uid);
+            waiting.remove(uid, keys.get_mut(&uid).unwrap().remove(0));
+        }
     }
 
     #[test]

@@ -53,7 +53,7 @@ impl PlacementPolicy {
 pub struct HostShare {
     /// The host.
     pub host: HostId,
-    /// Processes on the host.
+    /// Processes on the host. For the gang scheduler, the slots that they need.
     pub procs: u32,
 }
 
@@ -112,39 +112,6 @@ fn whole_hosts(
     let mut chosen = chosen.filter(|chosen| !chosen.is_empty())?;
     chosen.sort_by_key(|share| (std::cmp::Reverse(share.procs), share.host));
     Some(chosen)
-}
-
-/// Places a job without regard to slots. Only a job that has all hosts for itself may do so.
-pub fn place_oversubscribed(
-    shape: AllocationRequest,
-    candidates: &[HostSlots],
-) -> Option<Vec<HostShare>> {
-    let (host_count, nodes) = match shape {
-        AllocationRequest::HostsByProcs { hosts, procs } => (hosts, hosts.checked_mul(procs)?),
-        AllocationRequest::FewestHosts(nodes) => {
-            ((candidates.len() as u64).min(nodes.into()) as u32, nodes)
-        }
-        AllocationRequest::AllFreeSlots { min_nodes, max_nodes } => {
-            return fill(min_nodes, max_nodes, candidates, PlacementPolicy::BestFit).or_else(
-                || place_oversubscribed(AllocationRequest::FewestHosts(min_nodes), candidates),
-            );
-        }
-        AllocationRequest::Exclusive { .. } | AllocationRequest::EveryHost { .. } => {
-            let idle: Vec<_> = candidates
-                .iter()
-                .map(|candidate| HostSlots { free: candidate.slots, ..*candidate })
-                .collect();
-            return place(shape, &idle, PlacementPolicy::BestFit);
-        }
-    };
-    let mut largest = candidates.to_vec();
-    largest.sort_by_key(|candidate| (std::cmp::Reverse(candidate.slots), candidate.host));
-    let chosen = largest.get(..host_count as usize).filter(|chosen| !chosen.is_empty())?;
-    Some(distribute_evenly(
-        nodes,
-        chosen.iter().map(|candidate| candidate.host).collect(),
-        host_count,
-    ))
 }
 
 /// Distributes `nodes` processes over these hosts in blocks that differ by at most one. The first
@@ -364,25 +331,6 @@ mod tests {
             ),
             None
         );
-    }
-
-    #[test]
-    fn an_oversubscribed_job_uses_the_largest_hosts() {
-        let mut three = candidates_with_free(&[1, 1, 1]);
-        three[2].slots = 9;
-        let grid = AllocationRequest::HostsByProcs { hosts: 2, procs: 5 };
-        assert_eq!(shares(place_oversubscribed(grid, &three)), [(0, 5), (2, 5)]);
-        assert_eq!(
-            shares(place_oversubscribed(AllocationRequest::FewestHosts(7), &three)),
-            [(2, 3), (0, 2), (1, 2)]
-        );
-        assert_eq!(
-            place_oversubscribed(AllocationRequest::HostsByProcs { hosts: 4, procs: 1 }, &three),
-            None
-        );
-        assert_eq!(place_oversubscribed(AllocationRequest::FewestHosts(7), &[]), None);
-        let whole = AllocationRequest::Exclusive { hosts: 1, min_nodes: 9, max_nodes: 9 };
-        assert_eq!(shares(place_oversubscribed(whole, &three)), [(2, 9)]);
     }
 
     proptest! {

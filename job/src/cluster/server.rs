@@ -20,7 +20,7 @@ use score_proto::peer_message::{DaemonInfo, PeerMessage, SERVER};
 use super::pending_queue::PendingQueue;
 use super::{ClusterAction, ClusterConfig, ClusterEvent, MonotonicTime, SessionId};
 pub use jobs::Summary;
-use jobs::{ClusterJob, UserSession, UserUsage};
+use jobs::{ClusterJob, HeldShare, UserSession, UserUsage};
 use membership::Membership;
 
 /// The server's view of its cluster.
@@ -34,6 +34,8 @@ pub struct ServerState {
     pub(super) users: BTreeMap<u32, UserUsage>,
     pub(super) spec_bytes: u64,
     pub(super) jobs: BTreeMap<JobId, ClusterJob>,
+    /// The shares of lost hosts that stay in use for a time.
+    held_shares: Vec<HeldShare>,
     pub(super) pending: PendingQueue,
     pub(super) next_job: JobId,
     /// Slots may have become free: the queue is scheduled at the end of the event.
@@ -51,6 +53,7 @@ impl ServerState {
             users: BTreeMap::new(),
             spec_bytes: 0,
             jobs: BTreeMap::new(),
+            held_shares: Vec::new(),
             pending: PendingQueue::default(),
             next_job: config.first_job.max(JobId(1)),
             needs_scheduling: false,
@@ -70,8 +73,11 @@ impl ServerState {
             ClusterEvent::Login { session, user } => self.on_login(session, user),
             ClusterEvent::Submit { session, tag, request } => self.on_submit(session, tag, request),
             ClusterEvent::Cancel { session, tag } => self.on_cancel(session, tag, now),
-            ClusterEvent::Logout { session } => self.on_logout(session, "its scrun has gone", now),
+            ClusterEvent::Logout { session } => {
+                self.on_logout(session, "its scrun has disconnected", now)
+            }
             ClusterEvent::Released { job, hosts } => self.on_released(job, &hosts),
+            ClusterEvent::HostsLost { job, hosts } => self.on_hosts_lost(job, &hosts, now),
             ClusterEvent::Finished { job, code } => self.on_finished(job, code, now),
             ClusterEvent::KillJob(permit) => self.on_kill_job(&permit, now),
             ClusterEvent::Tick => {
@@ -132,7 +138,8 @@ impl ServerState {
     /// When [`ClusterEvent::Tick`] is due.
     pub fn deadline(&self) -> MonotonicTime {
         let jobs = self.jobs.values().filter_map(ClusterJob::deadline);
-        jobs.fold(self.membership.deadline(), MonotonicTime::min)
+        let held_shares = self.held_shares.iter().map(HeldShare::deadline);
+        jobs.chain(held_shares).fold(self.membership.deadline(), MonotonicTime::min)
     }
 
     /// The number of the host with this name.
@@ -150,7 +157,7 @@ impl ServerState {
         self.membership.is_up(host)
     }
 
-    /// The address at which a host accepts links. The shares of a job use it to connect to each
+    /// The address at which a host accepts links. The daemons of a job use it to connect to each
     /// other.
     pub fn address(&self, host: HostId) -> Option<std::net::SocketAddr> {
         self.membership.address(host)

@@ -8,7 +8,7 @@
 //! | `Received(AssignParent)` | `SetAddress` of the parent's address, `Send(AttachChild)` |
 //! | `AttachChild`, `ChildrenJoined`, `ChildrenLost` of a child | soon one `Send` of all changes |
 //! | `Received(Heartbeat)` | `Send(Heartbeat)` to children, `Send(PresenceReport)` to the parent |
-//! | a `Heartbeat` for a predecessor of this daemon | also `Send(AttachChild)` |
+//! | a `Heartbeat` for an earlier incarnation or attachment | also `Send(AttachChild)` |
 //! | `LinkLost` of the parent, or `ParentLost` | `Send(ParentLost)` to all children, `Send(Join)` |
 //! | no heartbeat for 1.5 times the silence limit | the same; the join excludes that parent |
 //! | `Reset`, another server, or no heartbeat for twice that limit plus the grace | `ResetHost` |
@@ -44,7 +44,7 @@ pub struct MemberConfig {
     pub memory: u64,
     /// If its parent started the daemon: the daemon's own number and the number of the parent.
     pub host_and_parent: Option<(HostId, HostId)>,
-    /// Times.
+    /// The time limits.
     pub times: Timeouts,
 }
 
@@ -100,11 +100,11 @@ pub enum MemberAction {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Requests a parent from the server at this time, for the first time or again.
+    /// The daemon requests a parent from the server at this time, for the first time or again.
     Joining { retry_at: MonotonicTime },
-    /// Has a parent. `confirmed` is set by the first message from the parent.
+    /// The daemon has a parent. `confirmed`: a message from the parent has arrived.
     Attached { parent: HostId, confirmed: bool },
-    /// Waits until the daemon has cleaned up.
+    /// The daemon cleans up.
     Resetting,
 }
 
@@ -204,7 +204,7 @@ impl Member {
     fn fence_deadline(&self) -> MonotonicTime {
         match (self.server, self.state) {
             (None, _) | (_, State::Resetting) => MonotonicTime::MAX,
-            _ => self.last_beat_at + self.config.times.silence * 2 + self.config.times.grace,
+            _ => self.last_beat_at + self.config.times.isolation_limit(),
         }
     }
 

@@ -13,7 +13,7 @@ use crate::cluster::MonotonicTime;
 /// An event of a parallel process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DetectorEvent {
-    /// All hosts report that all of its processes on them are idle.
+    /// All hosts report that their processes are idle.
     AllIdle {
         /// The last stop before these reports.
         stop_seq: SwitchSeq,
@@ -51,7 +51,7 @@ pub enum DetectorAction {
     TakeSnapshot {
         /// The number of the round: larger by one than the last, within a suspicion.
         round: SampleRound,
-        /// The processes are stopped: their threads are also sampled.
+        /// Whether the processes are stopped while they are sampled.
         stopped: bool,
     },
     /// Stop the job, and report `GangStopped`.
@@ -61,7 +61,7 @@ pub enum DetectorAction {
     /// The job is deadlocked, and still stopped.
     Verdict,
     /// All processes have been idle for a long time, but the detector cannot prove that this will
-    /// last. No action follows.
+    /// last. The job continues.
     Suspicion,
 }
 

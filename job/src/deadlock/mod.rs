@@ -32,8 +32,8 @@
 //!   about to wake another one. Counters are read after that: a thread that has sent since then
 //!   would have run.
 //!
-//! These rules give a *suspicion*. One stop of the gang confirms it: no counter has changed, and
-//! every thread is at the place at which it has reported to wait.
+//! These rules give a *suspicion*. One stop of the gang confirms it: no thread has become busy, the
+//! sums are equal, and every thread is at the place at which it has reported to wait.
 //!
 //! | event | action |
 //! |---|---|
@@ -64,8 +64,8 @@ pub use detector::{Detector, DetectorAction, DetectorEvent};
 pub use score_proto::observation::ActivitySample;
 pub use snapshot::{LastRound, ProcessSnapshot};
 
-/// The delay from a round without a deadlock to the next while all are idle. It is doubled up to a
-/// second.
+/// Half of the first delay from a round without a deadlock to the next, while all are idle. The
+/// delay is doubled up to a second.
 const MIN_BACKOFF_INTERVAL: Duration = Duration::from_millis(2);
 const MAX_BACKOFF_INTERVAL: Duration = Duration::from_secs(1);
 /// How long all processes must be idle, with nothing sent, before a hang is suspected without

@@ -20,7 +20,7 @@ enum ThreadPhase {
     Busy,
     /// The message is counted as sent, but not yet published.
     Sending(usize),
-    /// At the head of the loop, before it reads the memory.
+    /// The thread is at the head of its loop, and has not read the memory.
     Waiting,
     /// The thread has read the memory and polls.
     Polling,
@@ -113,7 +113,7 @@ impl PartialSnapshot {
         process.slots.len() + 3 + self.helpers_read(process)
     }
 
-    /// The number of helpers among them.
+    /// The number of helpers among these words.
     fn helpers_read(&self, process: &ModelProcess) -> usize {
         if self.reads_helpers { process.helpers.len() } else { 0 }
     }
@@ -226,7 +226,7 @@ impl ModelState {
         let mut suspicion = false;
         for action in actions {
             match action {
-                // If no process spins and no helper is woken, the first two rounds are enough.
+                // If no process spins or has a helper, the first two rounds are enough.
                 DetectorAction::TakeSnapshot { round, .. }
                     if round == THIRD_ROUND && self.is_plain() =>
                 {

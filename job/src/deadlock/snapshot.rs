@@ -8,8 +8,8 @@ use score_proto::observation::{ActivitySample, SampleRound};
 pub struct ProcessSnapshot {
     /// The number of times that one of its threads became busy.
     pub turns: u64,
-    /// All threads of the process have set idle or are in sc_barrier, and no reply to it is in
-    /// flight.
+    /// All threads of the process have set idle or are in sc_barrier, and no reply to the process
+    /// is in flight.
     pub idle: bool,
     /// The number of empty polls.
     pub polls: u64,

@@ -157,7 +157,7 @@ fn a_hang_that_cannot_be_proved_is_suspected_once() {
     let [time] = suspicions(200, None)[..] else { panic!() };
     assert!((30..33).contains(&time.as_secs()), "{time:?}");
     let [time] = suspicions(200, Some(20))[..] else { panic!() };
-    assert!((50..53).contains(&time.as_secs()), "{time:?}: since it was last busy");
+    assert!((50..53).contains(&time.as_secs()), "{time:?}: 30 s after it was last busy");
     assert_eq!(suspicions(29, None), []);
 }
 
@@ -233,7 +233,7 @@ fn rounds_that_a_stop_has_cut_short_begin_again_when_the_job_runs() {
         );
         assert_eq!(detector.on(stopped(slice + 1), MonotonicTime::ZERO), []);
         assert!(!detector.is_suspecting() && detector.deadline().is_none());
-        assert_eq!(detector.on(round_done(round.next()), MonotonicTime::ZERO), [], "of before");
+        assert_eq!(detector.on(round_done(round.next()), MonotonicTime::ZERO), [], "earlier slice");
         assert_eq!(detector.on(DetectorEvent::Tick, MonotonicTime::ZERO), []);
         // This report was sent before the stop.
         assert_eq!(detector.on(all_idle(slice), MonotonicTime::ZERO), []);

@@ -10,7 +10,7 @@
 //! | a job is ready: `Enter` | `Run` if it fits; else it is in the next row |
 //! | a slice begins | `Run`, with the time of the stop for a job that is not in the next row |
 //! | such a job has stopped: `Stopped` | the slice has ended: `Stop` for others that leave |
-//! | no job has stopped by its timer: `Tick` | the same |
+//! | no job has stopped by its timer: `Tick` | the slice has ended: `Stop` for jobs that leave |
 //! | a job stops everywhere: `Stopped` | `Run` for the job that waited for its processors |
 //! | a job is idle: `Idle`, or yields: `Yield` | the slice ends for this job alone |
 //! | a job is stopped for longer: `Hold` | `Stop`, then `Held`; it is in no row until `Release` |
@@ -31,11 +31,11 @@
 //!
 //! # Rotations
 //!
-//! The scheduler can start a rotation if all running jobs are equivalent and on one host, and no
-//! event has occurred for several slices. That host then rotates the jobs for half a second without
-//! orders (`StartRotation`). Only the stop of the last turn is reported. Then the scheduler decides
-//! again. Any earlier event ends the rotation: the scheduler sends `Stop` for all of its jobs, and
-//! no job runs before all have `Stopped`.
+//! The scheduler can start a rotation if all running jobs are equivalent and on one host, and
+//! several slices have ended as planned. That host then rotates the jobs for half a second without
+//! orders (`StartRotation`). It reports only the stop of the last turn. Then the scheduler decides
+//! again. An earlier event that may change the plan ends the rotation: the scheduler sends `Stop`
+//! for all of its jobs, and no job runs before all have `Stopped`. `Busy` does not end a rotation.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ mod tests;
 pub use scheduler::GangScheduler;
 pub use switch_latency::LatencyHistogram;
 
-/// The largest priority.
+/// The largest value of a priority, for jobs with the smallest share.
 pub const LOWEST_PRIORITY: u8 = 15;
 
 /// The time constants of a scheduler.
@@ -169,7 +169,7 @@ pub enum GangAction {
         /// The timed stop of the job. It replaces an earlier one.
         stop: Option<TimedStop>,
     },
-    /// Run these jobs alternately on their one host, each for this length, starting with the first.
+    /// Run these jobs alternately on their one host, each for one slice, starting with the first.
     /// The last turn ends with `Stopped`. If the host aborts the rotation after an earlier turn,
     /// that turn also ends with `Stopped`.
     StartRotation {
@@ -193,7 +193,8 @@ pub enum GangAction {
     },
     /// A job with `Hold` has stopped everywhere.
     Held(JobId),
-    /// A host has not stopped this job within [`GangConfig::stop_timeout`]. Request the stop from
-    /// the hosts, and name the late host. The job continues to run.
+    /// A host has not stopped this job within [`GangConfig::stop_timeout`]. Name the late host.
+    /// `Run` follows, unless the job is held or its rotation was aborted. In these cases the job
+    /// still has to stop.
     StopTimedOut(JobId),
 }

@@ -57,9 +57,9 @@ struct GangJob {
     age: JobAge,
     hold_bits: u8,
     asleep_until: Option<MonotonicTime>,
-    /// The job has been idle since it began to run.
+    /// The job runs and has reported that it is idle.
     is_idle: bool,
-    /// The last turn of the job ended because it was idle.
+    /// The job was idle at the end of its last slice.
     was_idle: bool,
     /// The job has given up this slice.
     yielded: bool,
@@ -420,8 +420,8 @@ impl GangScheduler {
         self.jobs.iter().filter(|(_, job)| predicate(job)).map(|(id, _)| *id).collect()
     }
 
-    /// A host has not stopped its part of these jobs. The jobs that run get another slice. A held
-    /// job still has to stop. So has each job of an aborted rotation, because one of them runs.
+    /// A host has not stopped its part of these jobs. These jobs get another slice. But a held job,
+    /// and each job of an aborted rotation, still has to stop: one job of the rotation may run.
     fn resume_late(&mut self, late_jobs: &[JobId], now: MonotonicTime) {
         self.stable_slices = 0;
         let deadline = now + self.config.stop_timeout;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use score_proto::ids::{HostId, JobId};
 use score_proto::job_control::SwitchSeq;
 
-/// A message in flight to a host or from it.
+/// A message to or from a host, or a timer.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GangSimEvent {
     Stop {

@@ -1,4 +1,5 @@
-//! The latency of gang switches: from an order to stop until the whole job has stopped.
+//! The latency of gang switches: from the time at which a job has to stop, by an order or by the
+//! timers of its hosts, until the whole job has stopped.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +16,7 @@ const BUCKETS_PER_OCTAVE: u32 = 8;
 /// The latencies of the gang switches so far.
 #[derive(Debug, Default)]
 pub struct LatencyHistogram {
-    /// Orders to stop that were not carried out yet.
+    /// The last stop of each job that was not carried out yet, and when it was due.
     stop_orders: BTreeMap<JobId, (SwitchSeq, MonotonicTime)>,
     /// The number of stops in each bucket of the logarithmic scale of microseconds.
     counts: BTreeMap<u32, u64>,
@@ -34,12 +35,12 @@ fn bucket_micros(bucket: u32) -> f64 {
 }
 
 impl LatencyHistogram {
-    /// A job was ordered to stop by the order with this number.
+    /// A job has to stop at this time, by an order or by the timers of its hosts.
     pub fn on_stop_ordered(&mut self, job: JobId, switch_seq: SwitchSeq, now: MonotonicTime) {
         self.stop_orders.insert(job, (switch_seq, now));
     }
 
-    /// All hosts have carried out an order.
+    /// All hosts of a job have carried out the stop of this number.
     pub fn on_stopped(&mut self, job: JobId, switch_seq: SwitchSeq, now: MonotonicTime) {
         let known = self.stop_orders.get(&job).filter(|(number, _)| *number == switch_seq);
         if let Some((_, since)) = known.copied() {
@@ -87,9 +88,8 @@ impl fmt::Display for LatencyHistogram {
         let (p90, p99) = (self.percentile(0.9), self.percentile(0.99));
         write!(
             f,
-            "{} stops of jobs, {} of them in turns; of the others, from the order until all had \
-             stopped: half within {p50:.0} us, 90 % within {p90:.0}, 99 % within {p99:.0}, \
-             all within {max_ms:.1} ms",
+            "{} stops of jobs, {} of them in rotations; latency of the others: half within \
+             {p50:.0} us, 90 % within {p90:.0}, 99 % within {p99:.0}, all within {max_ms:.1} ms",
             self.count(),
             self.rotation_stops
         )

@@ -46,7 +46,7 @@ fn two_jobs_share_evenly_and_lose_little() {
     }
 }
 
-/// Two jobs on one processor: the first has just yielded at 5 ms, and the second has a timed stop.
+/// Two jobs on one processor. The first was stopped at 5 ms. The second runs and has a timed stop.
 fn second_of_two() -> (GangScheduler, TimedStop) {
     let mut gang = GangScheduler::new(GangConfig::default(), BTreeMap::from([(HostId(0), 1)]));
     let shares = vec![HostShare { host: HostId(0), procs: 1 }];
@@ -221,7 +221,7 @@ fn an_idle_job_yields_within_two_milliseconds() {
         let event = sim.enter(job, &[0, 1], 2, 8);
         sim.schedule_event(MonotonicTime::ZERO, event);
     }
-    // Job 1 is alone and busy in its first slice. Its hosts report idle 1 ms after it runs.
+    // From 600 ms on, the hosts of job 1 report every millisecond that it is idle.
     let mut idle_at = Vec::new();
     for ms in 0..9_000u32 {
         idle_at.push(MS * (600 + ms));

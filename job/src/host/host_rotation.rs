@@ -1,11 +1,12 @@
 //! Rotation: jobs of this host take their slices alternately, as the gang scheduler has decided for
-//! a bounded time ([`crate::gang`]). All work at the end of a turn is in this module. The only
-//! message goes to the switch thread of the next job's shepherd. The code for an ordinary slice is
-//! not used here, because that code is not in the processor caches after a turn.
+//! a bounded time ([`crate::gang`]). At the end of a turn the daemon uses only this module and
+//! `jobs/rotation_turns.rs`. It sends one message, to the switch thread of the next job's shepherd.
+//! It does not use the code for an ordinary slice, which is not in the processor caches after a
+//! turn.
 //!
 //! A job starts only after this daemon has received the report that the previous job has stopped.
 //! Any other order to stop or run one of the jobs ends the rotation for all of them
-//! (`Jobs::on_switch_order`). Later orders are handled as without a rotation.
+//! (`Jobs::on_switch_order`). An order that only changes the interval of the idle check does not.
 
 use score_proto::ids::JobId;
 use score_proto::job_control::{self, StopCondition, SwitchOrder, SwitchSeq};
@@ -136,7 +137,7 @@ mod tests {
     fn started_rotation() -> HostRotation {
         let mut host_rotation = HostRotation::default();
         assert_eq!(join(&mut host_rotation, JobId(7), 1), None);
-        assert_eq!(host_rotation.expected_stop(), None, "one is missing");
+        assert_eq!(host_rotation.expected_stop(), None, "the order of job 4 is missing");
         assert_eq!(join(&mut host_rotation, JobId(4), 0), Some((JobId(4), run_order(10))));
         host_rotation
     }

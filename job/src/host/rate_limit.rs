@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// A bucket to which tokens are added at a constant rate, up to its capacity.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenBucket {
     capacity: u32,
     interval: Duration,
@@ -26,6 +26,11 @@ impl TokenBucket {
     pub fn next_at(&self, now: Instant) -> Option<Instant> {
         let slack = self.interval * self.capacity.saturating_sub(1);
         (self.full_at > now + slack).then(|| self.full_at - slack)
+    }
+
+    /// Whether the bucket is full, like a new one.
+    pub fn is_full(&self, now: Instant) -> bool {
+        self.full_at <= now
     }
 }
 
@@ -50,6 +55,7 @@ mod tests {
         assert_eq!(bucket.next_at(start + interval), Some(start + 3 * interval));
         // The bucket is full again, and no fuller.
         let later = start + 100 * interval;
+        assert!(!bucket.is_full(start + 4 * interval) && bucket.is_full(later));
         for _ in 0..3 {
             assert_eq!(bucket.next_at(later), None);
             bucket.take(later);

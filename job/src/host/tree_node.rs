@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use score_proto::ids::{ElementIndex, JobHostId};
 use score_proto::job_control::{
     ElementOrder, ElementReport, FileRequest, HOP_WINDOW, HopOrder, JobOrder, JobReport,
-    LocalRotation, Order, OutputReport, Placement, ProgramAnswer, Report, ShepherdOrder,
+    LocalRotation, Order, OutputReport, Placement, ProgramAnswer, Remains, Report, ShepherdOrder,
     ShepherdReport, StopCondition, SwitchOrder, SwitchReport, SwitchSeq,
 };
 use score_proto::message::Stream;
@@ -47,7 +47,7 @@ pub enum Outgoing {
     SwitchThread(SwitchOrder),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Child {
     /// The hosts that report through this child.
     hosts: std::ops::Range<u32>,
@@ -62,21 +62,13 @@ struct Child {
     open_line: Option<(JobHostId, Stream)>,
     /// The child sends no further reports.
     is_closed: bool,
-    /// The child's last report about each element of the running stage.
+    /// The child's last idle summary of each element of the running stage.
     idle_summaries: BTreeMap<ElementIndex, IdleSummary>,
 }
 
 impl Child {
     fn new(hosts: std::ops::Range<u32>) -> Self {
-        Self {
-            hosts,
-            queue: VecDeque::new(),
-            credit_to_grant: 0,
-            requested_file_bytes: 0,
-            open_line: None,
-            is_closed: false,
-            idle_summaries: BTreeMap::new(),
-        }
+        Self { hosts, ..Self::default() }
     }
 }
 
@@ -86,7 +78,7 @@ const ONLY_ONCE: u64 = 1;
 /// The questions to all children.
 #[derive(Debug)]
 struct Questions {
-    /// Whether the job can start. Asked by [`TreeNode::new`].
+    /// Whether the job can start. The question is open from the beginning.
     ready: Gather<()>,
     /// Whether all output was forwarded. Each order to drain has the next number.
     drained: Gather<()>,
@@ -149,7 +141,7 @@ pub struct TreeNode {
     last_served: usize,
     killed: bool,
     questions: Questions,
-    /// The last report about each element of the running stage that was sent to the parent.
+    /// The last idle summary of each element of the running stage that was sent to the parent.
     idle_summaries: BTreeMap<ElementIndex, IdleSummary>,
     pending_reports: CoalescingQueue<Report>,
     outgoing: Vec<Outgoing>,
@@ -241,7 +233,7 @@ impl TreeNode {
         self.children.iter().any(exceeds_credit)
     }
 
-    /// Whether the shepherd has reported that all local processes of some element are idle.
+    /// Whether the shepherd has reported that no local process of some element needs a processor.
     pub fn is_idle(&self) -> bool {
         self.children
             .first()
@@ -503,9 +495,14 @@ impl TreeNode {
             && !self.questions.finished.has_answered(child_index)
         {
             let hosts = child.hosts.clone();
+            let remains = match child_index {
+                SHEPHERD_CHILD => Remains::Nothing,
+                _ => Remains::Processes,
+            };
             // The parent must get the loss before any report that the loss of the child completes.
             self.flush_pending_reports();
-            self.outgoing.push(Outgoing::Parent(Report::HostsLost { code, hosts, reason }));
+            let report = Report::HostsLost { code, hosts, remains, reason };
+            self.outgoing.push(Outgoing::Parent(report));
         }
         self.close_child(child_index);
     }
@@ -666,7 +663,7 @@ impl TreeNode {
             let switch_seq = SwitchSeq(last.max(self.questions.stopped.number()));
             self.queue_report(Report::Switch(SwitchReport::Stopped { switch_seq }));
         }
-        // A question about readiness needs no answer of a lost child, because its job ends.
+        // After the loss of a child the host is never ready, because the job ends.
         if self.questions.ready.take(|_| false).is_some() {
             self.queue_report(Report::Job(JobReport::Ready));
         }

@@ -28,6 +28,11 @@ fn output(text: &str, is_partial_line: bool) -> Report {
     })
 }
 
+fn hosts_lost(hosts: std::ops::Range<u32>, reason: &str) -> Report {
+    let (remains, reason) = (Remains::Processes, reason.to_owned());
+    Report::HostsLost { code: 1, hosts, remains, reason }
+}
+
 const FIRST: ElementIndex = ElementIndex::FIRST;
 const READY: Report = Report::Job(JobReport::Ready);
 const DRAINED: Report = Report::Output(OutputReport::Drained);
@@ -299,7 +304,7 @@ fn questions_and_answers_of_a_shepherd_about_single_nodes_are_bounded() {
         let (asker, node) = (JobHostId(asker), own_nodes.start);
         ElementReport::ModexAnswer { asker, node, entries: Some(vec![7; len]) }
     };
-    assert!(!reported(&mut tree_node, 0, answer(1, 1)), "nobody has asked");
+    assert!(!reported(&mut tree_node, 0, answer(1, 1)), "no host has asked");
     let question = |host| {
         let (host, asker) = (JobHostId(host), JobHostId(1));
         ElementOrder::ModexRequest { host, asker, node: own_nodes.start }.to(FIRST)
@@ -451,7 +456,7 @@ fn an_unfinished_line_is_not_split_by_output_of_another_host() {
     tree_node.on_report(2, output("next\n", false));
     assert_eq!(reports_to_parent(&mut tree_node), [output("cut", true)]);
     tree_node.on_child_lost(1, 1, "gone".to_owned());
-    let lost_report = Report::HostsLost { code: 1, hosts: 1..2, reason: "gone".to_owned() };
+    let lost_report = hosts_lost(1..2, "gone");
     let ends = [lost_report, output("\n", false), output("next\n", false)];
     assert_eq!(reports_to_parent(&mut tree_node), ends);
 }
@@ -509,9 +514,7 @@ fn a_job_ends_even_when_hosts_are_lost() {
     tree_node.on_report(1, DRAINED);
     tree_node.take_outgoing();
     tree_node.on_child_lost(2, 1, "silent".to_owned());
-    let reason = "silent".to_owned();
-    let lost_report = Report::HostsLost { code: 1, hosts: 2..3, reason };
-    assert_eq!(reports_to_parent(&mut tree_node), [lost_report, DRAINED]);
+    assert_eq!(reports_to_parent(&mut tree_node), [hosts_lost(2..3, "silent"), DRAINED]);
     tree_node.on_order(Order::Job(JobOrder::Finish));
     tree_node.on_report(0, FINISHED);
     tree_node.close_child(1);
@@ -616,8 +619,7 @@ fn a_host_is_lost_once_and_not_after_it_has_finished() {
     for child_index in [1, 1, 2, 9] {
         tree_node.on_child_lost(child_index, 1, "cut".to_owned());
     }
-    let lost_report = Report::HostsLost { code: 1, hosts: 1..2, reason: "cut".to_owned() };
-    assert_eq!(reports_to_parent(&mut tree_node), [lost_report]);
+    assert_eq!(reports_to_parent(&mut tree_node), [hosts_lost(1..2, "cut")]);
     // No order is sent to a lost host.
     tree_node.on_order(Order::Job(JobOrder::StdinEof));
     let expected = [Outgoing::Shepherd(ShepherdOrder::Job(JobOrder::StdinEof))];
@@ -677,7 +679,7 @@ fn a_shepherd_lists_only_its_own_processes_and_only_on_request() {
         reports_to_parent(tree_node) == [Report::Job(report.clone())]
     };
     let own = list(0, &[5, 6]);
-    assert!(!listed(&mut tree_node, &own), "nobody has asked");
+    assert!(!listed(&mut tree_node, &own), "no list is requested");
     tree_node.on_order(Order::Job(JobOrder::Debugger(DebuggerOrder::HoldStage)));
     tree_node.on_order(Order::Job(JobOrder::StartStage(0)));
     for wrong in [list(1, &[5, 6]), list(2, &[5]), list(u32::MAX, &[5]), list(0, &[])] {

@@ -1,6 +1,6 @@
 //! The durations of the iterations ("turns") of the daemon's loop. A turn lasts from the return of
-//! poll to the next poll. The daemon handles no new events during a turn, so a long turn is an
-//! error or an attack.
+//! poll to the next poll. The daemon handles no new events during a turn, so a long turn is a
+//! sign of an error or an attack.
 
 use std::time::{Duration, Instant};
 

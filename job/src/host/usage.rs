@@ -1,8 +1,11 @@
-//! Counts the resources of this daemon that each user's sessions use: memory and processor time. A
-//! user who has used up a limit has to wait. Other users are not affected.
+//! Counts the resources of this daemon that each user's sessions and jobs use: memory, processor
+//! time, and messages to all hosts of a job. A user who has used up a limit has to wait. Other
+//! users are not affected.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
+
+use super::rate_limit::TokenBucket;
 
 /// Bytes of unfinished and unsent messages of all sessions of one user. While a user has more, the
 /// daemon reads no session of this user.
@@ -12,18 +15,32 @@ pub const FORWARD_WINDOW: u64 = 1 << 20;
 /// Bytes that are added to the length of each forwarded message, because many short messages cost
 /// more than their bytes.
 const FORWARD_OVERHEAD: u64 = 64;
-/// Processor time that a user may use at once. After that the user waits until time was refilled.
+/// Processor time that a user may use at once. After that the user waits for the next refill.
 /// The daemon runs before all normal processes, so this is also how long a user can stop the jobs
 /// of others on the daemon's processor.
 pub const TIME_WINDOW: Duration = Duration::from_millis(2);
+/// Processor time that the reports of a user's jobs may use at once. It has an account of its own,
+/// so that a program that causes many reports does not keep its user from ending it. A shepherd has
+/// few reports in a turn of the loop, so that a burst does not stop the daemon.
+pub const REPORT_TIME_WINDOW: Duration = Duration::from_millis(10);
 /// If several users share the host, each of them gets at most this part of the daemon's processor.
 const MIN_SHARE_DIVISOR: u32 = 8;
 /// While only one user uses this host, the user gets this part of the processor.
 const LONE_SHARE_DIVISOR: u32 = 4;
-/// All users together get this part of the processor.
+/// All users together get at most this part of the processor.
 const TOTAL_SHARE_DIVISOR: u32 = 2;
 /// How long a user counts as present after the daemon has worked for the user.
 const PRESENT_WINDOW: Duration = Duration::from_secs(1);
+
+/// Rate limit of messages that go to all hosts of a job: this many at once, then one in each
+/// interval. Without the limit, a user could flood the links between the hosts of the job.
+const CONTROL_BURST: u32 = 64;
+const CONTROL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// The limit on messages that go to all hosts of a job.
+pub fn control_limit(now: Instant) -> TokenBucket {
+    TokenBucket::new(CONTROL_BURST, CONTROL_INTERVAL, now)
+}
 
 /// The cost of a forwarded message of this length in [`FORWARD_WINDOW`].
 pub fn forward_cost(len: usize) -> u64 {
@@ -36,6 +53,10 @@ struct UserCharges {
     forwarded_bytes: u64,
     /// Processor time that was used and has not been refilled.
     time: Duration,
+    /// Like `time`, for the reports of the user's jobs.
+    report_time: Duration,
+    /// The limit on messages to all hosts of a job, unless it is unused.
+    control: Option<TokenBucket>,
     /// The time until which the user counts as present.
     present_until: Option<Instant>,
 }
@@ -65,6 +86,11 @@ impl Usage {
         });
     }
 
+    /// Records that the daemon has worked this long for reports of a user's job.
+    pub fn charge_report_time(&mut self, uid: u32, time: Duration) {
+        self.change(uid, |usage| usage.report_time = usage.report_time.saturating_add(time));
+    }
+
     /// Refills the time of all users for the period since the last call. `uids_of_jobs` are the
     /// owners of this host's jobs.
     pub fn refill_time(&mut self, now: Instant, uids_of_jobs: impl Iterator<Item = u32>) {
@@ -77,20 +103,23 @@ impl Usage {
         let refill = elapsed / self.share_divisor;
         self.by_uid.retain(|_, usage| {
             usage.time = usage.time.saturating_sub(refill);
+            usage.report_time = usage.report_time.saturating_sub(refill);
+            usage.control = usage.control.filter(|control| !control.is_full(now));
             usage.present_until = usage.present_until.filter(|end| *end > now);
             *usage != UserCharges::default()
         });
     }
 
-    /// The current divisor. All users who have used time have the same share.
+    /// The current divisor. All accounts of which time was used have the same share.
     fn current_share_divisor(&self, now: Instant) -> u32 {
-        let users = self.by_uid.values().filter(|usage| !usage.time.is_zero()).count();
-        let users = u32::try_from(users).unwrap_or(u32::MAX);
+        let accounts = self.by_uid.values().flat_map(|usage| [usage.time, usage.report_time]);
+        let accounts = accounts.filter(|time| !time.is_zero()).count();
+        let accounts = u32::try_from(accounts).unwrap_or(u32::MAX);
         let is_present = |usage: &&UserCharges| usage.present_until.is_some_and(|end| end > now);
         let present = self.by_uid.values().filter(is_present);
         match present.count() {
             0 | 1 => LONE_SHARE_DIVISOR,
-            _ => users.saturating_mul(TOTAL_SHARE_DIVISOR).max(MIN_SHARE_DIVISOR),
+            _ => accounts.saturating_mul(TOTAL_SHARE_DIVISOR).max(MIN_SHARE_DIVISOR),
         }
     }
 
@@ -99,10 +128,41 @@ impl Usage {
         self.by_uid.get(&uid).is_none_or(|usage| usage.time < TIME_WINDOW)
     }
 
+    /// Whether the daemon may handle reports of a user's jobs now.
+    pub fn has_time_for_reports(&self, uid: u32) -> bool {
+        self.by_uid.get(&uid).is_none_or(|usage| usage.report_time < REPORT_TIME_WINDOW)
+    }
+
     /// The time until the first waiting user has time again. None: all users have time.
     pub fn next_refill(&self) -> Option<Duration> {
-        let owed = self.by_uid.values().filter_map(|usage| usage.time.checked_sub(TIME_WINDOW));
-        Some(owed.min()?.saturating_mul(self.share_divisor))
+        let owed = self.by_uid.values().flat_map(|usage| {
+            let owed_reports = usage.report_time.checked_sub(REPORT_TIME_WINDOW);
+            [usage.time.checked_sub(TIME_WINDOW), owed_reports]
+        });
+        Some(owed.flatten().min()?.saturating_mul(self.share_divisor))
+    }
+
+    /// Records a message of a user that goes to all hosts of a job.
+    pub fn take_control(&mut self, uid: u32, now: Instant) {
+        self.change(uid, |usage| {
+            usage.control.get_or_insert_with(|| control_limit(now)).take(now);
+        });
+    }
+
+    /// The time at which a user may send the next such message. None: the user may send it now.
+    pub fn next_control_at(&self, uid: u32, now: Instant) -> Option<Instant> {
+        self.by_uid.get(&uid)?.control?.next_at(now)
+    }
+
+    /// The time until the first user who has to wait may send such a message.
+    pub fn next_control(&self, now: Instant) -> Option<Duration> {
+        let controls = self.by_uid.values().filter_map(|usage| usage.control?.next_at(now));
+        Some(controls.min()?.saturating_duration_since(now))
+    }
+
+    /// Whether the sessions of a user may be read now.
+    pub fn may_be_read(&self, uid: u32, now: Instant) -> bool {
+        self.has_time(uid) && self.next_control_at(uid, now).is_none()
     }
 
     /// Updates the number of bytes that the messages of a session take.
@@ -216,6 +276,42 @@ mod tests {
         usage.refill_time(start + wait + Duration::from_micros(1), [].into_iter());
         assert!(usage.has_time(1) && !usage.by_uid.is_empty());
         usage.refill_time(start + PRESENT_WINDOW, [].into_iter());
+        assert!(usage.by_uid.is_empty());
+    }
+
+    #[test]
+    fn reports_have_their_own_time_and_a_flood_of_them_leaves_time_for_messages() {
+        let start = Instant::now();
+        let mut usage = Usage::new(start);
+        usage.charge_report_time(1, REPORT_TIME_WINDOW - Duration::from_nanos(1));
+        assert!(usage.has_time_for_reports(1) && usage.next_refill().is_none());
+        usage.charge_report_time(1, Duration::from_millis(1));
+        assert!(!usage.has_time_for_reports(1) && usage.has_time_for_reports(2));
+        assert!(usage.has_time(1), "the user can end the job");
+        let wait = usage.next_refill().unwrap();
+        assert!((3..5).contains(&wait.as_millis()), "{wait:?}");
+        usage.charge_time(1, Duration::from_secs(1));
+        usage.refill_time(start + wait + Duration::from_micros(1), [].into_iter());
+        assert!(usage.has_time_for_reports(1) && !usage.has_time(1));
+        usage.refill_time(start + Duration::from_secs(60), [].into_iter());
+        assert!(usage.by_uid.is_empty());
+    }
+
+    #[test]
+    fn the_limit_on_messages_to_all_hosts_of_a_job_is_of_a_user() {
+        let start = Instant::now();
+        let mut usage = Usage::new(start);
+        for _ in 0..CONTROL_BURST {
+            assert!(usage.may_be_read(1, start));
+            usage.take_control(1, start);
+        }
+        assert!(!usage.may_be_read(1, start) && usage.may_be_read(2, start));
+        assert_eq!(usage.next_control(start), Some(CONTROL_INTERVAL));
+        assert!(usage.may_be_read(1, start + CONTROL_INTERVAL));
+        assert_eq!(usage.next_control(start + CONTROL_INTERVAL), None);
+        usage.refill_time(start + CONTROL_INTERVAL, [].into_iter());
+        assert!(!usage.may_be_read(1, start), "the count is not forgotten");
+        usage.refill_time(start + CONTROL_BURST * CONTROL_INTERVAL, [].into_iter());
         assert!(usage.by_uid.is_empty());
     }
 

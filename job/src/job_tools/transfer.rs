@@ -50,7 +50,7 @@ pub struct ToolFileTransfer {
 /// One line with the reason.
 fn check(content: FileDigest) -> Result<(), String> {
     match content.size {
-        size if size < TREE_PREFIX as u64 => Err("--files: it is no archive".to_owned()),
+        size if size < TREE_PREFIX as u64 => Err("--files: not an archive".to_owned()),
         size if size > MAX_TREE_FILE => {
             Err(format!("--files: more than {} MB", MAX_TREE_FILE >> 20))
         }
@@ -254,7 +254,7 @@ impl JobTools {
         }
     }
 
-    /// Gives up a start_tool that does not send the requested bytes.
+    /// Cancels the transfer if start_tool has not sent the requested bytes in time.
     pub(super) fn tick_transfer(&mut self, now: MonotonicTime, out: &mut Vec<ToolStep>) {
         let transfer = self.transfer.as_ref();
         let late = transfer.filter(|transfer| transfer.deadline.is_some_and(|due| due <= now));

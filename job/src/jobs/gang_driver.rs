@@ -78,7 +78,7 @@ impl GangDriver {
         self.scheduler.running()
     }
 
-    /// Whether a job is suspended: by its user, or because its output is blocked.
+    /// Whether a job is suspended: by its user or a debugger, or because its output is blocked.
     pub fn is_suspended(&self, job: JobId) -> bool {
         self.scheduler.is_suspended(job)
     }
@@ -152,7 +152,7 @@ impl GangDriver {
             GangRequest::Hold(reason) => GangEvent::Hold(job, reason),
             GangRequest::Release(reason) => {
                 if reason == HoldReason::OutputBlocked {
-                    // If the output stays blocked, `check_output_stalls` finds that again.
+                    // If the output stays blocked, `tick_gang` records a new stall.
                     self.output_stalls.remove(&job);
                 }
                 GangEvent::Release(job, reason)
@@ -292,8 +292,8 @@ impl Jobs {
         let name = |range| late_host_name(node.placement(), range);
         let hosts: Vec<String> = node.unstopped_hosts().map(name).collect();
         let text = format!(
-            "job {job} has not been stopped within {} s on host {}: it runs on, and others wait \
-             for its processors",
+            "job {job} has not been stopped within {} s on host {}: the job continues to run, and \
+             other jobs wait for its processors",
             self.gang.config.stop_timeout.as_secs(),
             hosts.join(", ")
         );

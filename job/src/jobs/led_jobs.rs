@@ -141,6 +141,11 @@ impl Jobs {
         self.watchers.get(&session_key).copied()
     }
 
+    /// The number of sessions that watch a job.
+    pub fn watcher_count(&self, job: JobId) -> usize {
+        self.watchers.values().filter(|watched_job| **watched_job == job).count()
+    }
+
     pub(super) fn publish_metrics(&mut self, job: JobId, metrics: Metrics) {
         let answer = ConsoleAnswer::Metrics(metrics.clone());
         let sessions = self.watchers.iter().filter(|(_, watched_job)| **watched_job == job);

@@ -22,12 +22,13 @@ mod tree_positions;
 mod world;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use score_proto::ids::{HostId, JobId};
 use score_proto::job_control::{
-    HopOrder, HopReport, HostPlacement, JobOrder, JobReport, JobStart, Order, Placement, Report,
-    ShepherdOrder, ShepherdReport, StopCondition, SwitchOrder, SwitchReport,
+    HopOrder, HopReport, HostPlacement, JobOrder, JobReport, JobStart, Order, Placement, Remains,
+    Report, ShepherdOrder, ShepherdReport, StopCondition, SwitchOrder, SwitchReport,
 };
 use score_proto::message::{JobRequest, ToolCall, ToolSession};
 use score_proto::observation::Metrics;
@@ -168,9 +169,9 @@ pub enum Effect {
     /// Send this to the session that has submitted the job, unless the session now uses the job's
     /// number for another job.
     ToClient(JobId, ClientJob, JobAnswer),
-    /// Send this to a session that watches a job, or that has sent a command of a tool.
+    /// Send this to a session that watches a job, or that has sent a request to a job.
     ToSession(SessionKey, ConsoleAnswer),
-    /// Refuse the command that the tool of this session has sent, for this reason.
+    /// Refuse the request of this session, for this reason.
     RefuseSession(SessionKey, String),
     /// Metrics of a job for the status page.
     PageMetrics(JobId, Metrics),
@@ -186,14 +187,14 @@ pub enum Effect {
     Launch(Box<Launch>),
     /// Send an order to the job's shepherd on this host.
     ToShepherd(JobId, ShepherdOrder),
-    /// Send an order to the switch thread of that shepherd.
+    /// Send an order to the switch thread of the job's shepherd on this host.
     ToSwitchThread(JobId, SwitchOrder),
     /// End the job's part on this host without a report.
     AbortHere(JobId),
     /// The last report about this host's part of the job has been sent.
     EndedHere(JobId),
-    /// These hosts of a job are lost.
-    HostsLost(Vec<String>),
+    /// These hosts are lost for a job.
+    HostsLost(LostHosts),
     /// Remove these directories of a job on hosts that share this machine's disk.
     RemoveDirectories(Vec<String>),
     /// A job that this daemon has led has ended with this code.
@@ -204,6 +205,19 @@ pub enum Effect {
     RowStarted,
     /// These jobs have taken this number of turns on their processors since this time.
     Rotated(Vec<JobId>, u32, MonotonicTime),
+}
+
+/// Hosts that are lost for a job that this daemon leads.
+#[derive(Debug)]
+pub struct LostHosts {
+    /// The job.
+    pub job: JobId,
+    /// The first host, and the host after the last, by their index in the placement of the job.
+    pub hosts: Range<u32>,
+    /// The names of the hosts.
+    pub names: Vec<String>,
+    /// Whether processes of the job may be left on these hosts.
+    pub remains: Remains,
 }
 
 /// A job that begins on this host.
@@ -354,10 +368,11 @@ impl Jobs {
     /// Passes an event to the master of a job, and carries out the resulting actions.
     fn step_master(&mut self, job: JobId, event: MasterEvent) {
         let Some(led_job) = self.led_jobs.get_mut(&job) else { return };
-        if let MasterEvent::Report(Report::HostsLost { hosts, .. }) = &event {
-            let lost_hosts = led_job.hosts.get(hosts.start as usize..hosts.end as usize);
-            let lost_hosts = lost_hosts.unwrap_or_default().to_vec();
-            self.effects.push(Effect::HostsLost(lost_hosts));
+        if let MasterEvent::Report(Report::HostsLost { hosts, remains, .. }) = &event {
+            let (hosts, remains) = (hosts.clone(), *remains);
+            let names = led_job.hosts.get(hosts.start as usize..hosts.end as usize);
+            let names = names.unwrap_or_default().to_vec();
+            self.effects.push(Effect::HostsLost(LostHosts { job, hosts, names, remains }));
         }
         led_job.master.set_time(self.now);
         let actions = led_job.master.on(event);
@@ -397,7 +412,7 @@ impl Jobs {
         self.handle_gang_requests();
     }
 
-    /// The master of a job sends an order. It goes to the first host of the job.
+    /// The master of a job sends an order to the first host of the job.
     fn on_master_order(&mut self, job: JobId, order: Order) {
         if let Some(node) = self.tree.touch_led(job) {
             node.set_time(self.now);

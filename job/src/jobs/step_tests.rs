@@ -8,7 +8,8 @@ use std::time::Duration;
 use score_proto::ids::{ElementIndex, HostId, JobHostId, JobId, SessionJobId};
 use score_proto::job_control::{
     HopOrder, HopReport, JobOrder, JobReport, JobStart, LocalRotation, Order, OutputReport,
-    Placement, Report, ShepherdReport, StopCondition, SwitchOrder, SwitchReport, SwitchSeq,
+    Placement, Remains, Report, ShepherdReport, StopCondition, SwitchOrder, SwitchReport,
+    SwitchSeq,
 };
 use score_proto::message::{
     ElementSpec, HostSpec, JobRequest, JobSpec, OsBytes, ProgramKind, StageSpec, Stream,
@@ -18,7 +19,8 @@ use score_proto::peer_message::{Incarnation, JobIncarnation};
 use score_proto::server_message::{ConsoleAnswer, JobAnswer};
 
 use super::{
-    ClientJob, Effect, HostIdentity, Input, JobTag, Jobs, LinkId, LocalReport, NewJob, SessionKey,
+    ClientJob, Effect, HostIdentity, Input, JobTag, Jobs, LinkId, LocalReport, LostHosts, NewJob,
+    SessionKey,
 };
 use crate::cluster::{HostShare, MonotonicTime};
 use crate::gang::GangConfig;
@@ -204,11 +206,13 @@ fn the_user_is_notified_of_the_hosts_that_are_lost_with_a_link() {
         let unrelated = step(&mut jobs, Input::LinkLost(link_to(7), "cut".to_owned()), 1);
         assert!(unrelated.is_empty(), "{unrelated:?}");
         let lost = step(&mut jobs, Input::LinkLost(link_to(1), "cut".to_owned()), 1);
-        let names = lost.iter().find_map(|effect| match effect {
-            Effect::HostsLost(names) => Some(names.len()),
+        let effect = lost.iter().find_map(|effect| match effect {
+            Effect::HostsLost(lost) => Some(lost),
             _ => None,
         });
-        assert_eq!(names, Some(count as usize));
+        let LostHosts { job, hosts, names, remains } = effect.unwrap();
+        assert_eq!((*job, hosts.clone(), names.len()), (FIRST, 0..count, count as usize));
+        assert_eq!(*remains, Remains::Processes);
         notices(&lost)[0].to_owned()
     };
     let end = "Every process of the job is killed";
@@ -307,7 +311,11 @@ fn a_lost_link_to_the_parent_ends_a_job_and_a_lost_link_to_a_child_loses_hosts()
         reports(&lost)[..],
         [(
             PARENT_LINK,
-            HopReport::Tree(Report::HostsLost { hosts: std::ops::Range { start: 1, end: 2 }, .. })
+            HopReport::Tree(Report::HostsLost {
+                hosts: std::ops::Range { start: 1, end: 2 },
+                remains: Remains::Processes,
+                ..
+            })
         )]
     );
     assert!(is_loss, "{lost:?}");
@@ -338,8 +346,10 @@ fn reports_of_children_and_of_the_shepherd_are_sent_to_the_parent() {
     assert!(reason.starts_with("host h1 is lost: it was restarted"), "{reason}");
     let (code, reason) = (9, "the shepherd is dead".to_owned());
     let lost = step(&mut jobs, Input::Local(FIRST, LocalReport::Lost { code, reason }), 1);
-    let is_loss = matches!(reports(&lost)[0].1, HopReport::Tree(Report::HostsLost { code: 9, .. }));
-    assert!(is_loss, "{lost:?}");
+    let HopReport::Tree(Report::HostsLost { code: 9, remains, .. }) = reports(&lost)[0].1 else {
+        panic!("{lost:?}")
+    };
+    assert_eq!(*remains, Remains::Nothing, "the processes die with the shepherd");
 }
 
 #[test]
@@ -499,8 +509,8 @@ fn the_user_is_notified_once_of_a_host_that_does_not_stop() {
         effects.iter().filter_map(text).collect()
     };
     assert_eq!(late(&step(&mut jobs, Input::Tick, 1004)), [""; 0]);
-    let expected = "job 1 has not been stopped within 1 s on host h0: it runs on, and others wait \
-                    for its processors";
+    let expected = "job 1 has not been stopped within 1 s on host h0: the job continues to run, \
+                    and other jobs wait for its processors";
     assert_eq!(late(&step(&mut jobs, Input::Tick, 1005)), [expected]);
     let stops = (1006..10_000).flat_map(|time| step(&mut jobs, Input::Tick, time));
     let again: Vec<Effect> = stops.collect();

@@ -1,5 +1,6 @@
-//! A daemon's positions in the range trees of jobs, and the links to parents and children: they are
-//! opened, used by orders and reports of other hosts, and lost.
+//! A daemon's positions in the range trees of jobs, and the links to parents and children: how the
+//! daemon requests links, which orders and reports of other hosts count, and which jobs or hosts
+//! are lost with a link.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -181,7 +182,7 @@ impl TreePositions {
         effects: &mut Vec<Effect>,
     ) {
         let position = TreePosition::host(tag.job);
-        // None: the job has just ended, or the sender is not its parent.
+        // None: the job has just ended, or the sender is not the parent.
         let links = self
             .positions
             .get_mut(&position)
@@ -225,7 +226,7 @@ impl TreePositions {
     }
 
     /// A report of a child has arrived over a link. Returns the path of the directory of a led job,
-    /// if it reports that.
+    /// if the report contains it.
     pub(super) fn on_report(
         &mut self,
         link: LinkId,

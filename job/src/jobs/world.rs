@@ -8,6 +8,7 @@
 //! - Each job ends exactly once.
 //! - Without a fault, an honest job ends with code 0 and all of its output, in bounded time.
 //! - No host runs more honest processes than it has slots.
+//! - When a job has ended, no host runs it, except for hosts that are lost for the job.
 //! - No job runs for a user other than the one who has submitted it.
 //! - At the end nothing is left on any host.
 
@@ -18,7 +19,7 @@ mod shepherd;
 mod users;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
 use score_proto::ids::JobId;
@@ -115,6 +116,8 @@ struct World {
     hosts: Vec<Host>,
     links: Links,
     jobs: BTreeMap<JobId, UserJob>,
+    /// The hosts that are lost for a job and may still run it.
+    lost_hosts: BTreeSet<(JobId, usize)>,
     next_job: JobId,
     faults_percent: u64,
     counts: Counts,
@@ -130,6 +133,7 @@ impl World {
             hosts: (0..host_count).map(Host::new).collect(),
             links: Links::default(),
             jobs: BTreeMap::new(),
+            lost_hosts: BTreeSet::new(),
             next_job: JobId(1),
             faults_percent,
             counts: Counts::default(),
@@ -152,7 +156,7 @@ impl World {
     fn run(&mut self) {
         while let Some(Reverse(Scheduled(time, _, event))) = self.events.pop() {
             if time > END_OF_TIME {
-                // Only sleep times of jobs that have ended are left.
+                // Only ticks for the sleep times of jobs that have ended are left.
                 break;
             }
             self.now = time;

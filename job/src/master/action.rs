@@ -14,13 +14,13 @@ use crate::scheduling::GangRequest;
 pub enum MasterAction {
     /// Send this to scrun.
     ToClient(JobAnswer),
-    /// Send these metrics to all other subscribers.
+    /// Send these metrics to all subscribers except scrun.
     Metrics(Metrics),
     /// Send this to the session of a tool.
     ToSession(SessionKey, ConsoleAnswer),
     /// Send this to the status page, which has requested stacks.
     ToPage(PageStacks),
-    /// Refuse the command of a tool: send its session this reason.
+    /// Refuse the request of a session, for this reason.
     RefuseTool(SessionKey, String),
     /// Send this to the hosts.
     Order(Order),

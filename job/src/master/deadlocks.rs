@@ -1,5 +1,5 @@
-//! Deadlock detection of the elements of a stage: events reach the response of each element, and
-//! the actions of the response are carried out.
+//! Deadlock detection of the elements of a stage. The functions pass events to the deadlock
+//! response of each element, and carry out its actions.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ use crate::gang::HoldReason;
 use crate::scheduling::GangRequest;
 use crate::tool_commands::Asker;
 
-/// How long the stacks of a deadlock may take. The processes wait in any case. A stack service on a
-/// busy host first reads the symbols of an MPI library.
+/// How long the hosts may take to read the stacks of a deadlock. The processes wait in any case. A
+/// stack service first reads the symbols of an MPI library, which takes long on a busy host.
 const STACKS_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl StageElements {

@@ -1,5 +1,5 @@
-//! Processes that are about to die of a fault, or that have called sc_inspectme: events reach the
-//! response of their element, and the actions of the response are carried out.
+//! Processes that are about to die of a fault, or that have called sc_inspectme. The functions pass
+//! events to the fault response of the element, and carry out its actions.
 
 use score_proto::ids::ElementIndex;
 use score_proto::job_control::ElementOrder;
@@ -62,7 +62,7 @@ impl StageElements {
         part.is_some_and(|part| part.element.may_go_on() && part.faults.waits(node))
     }
 
-    /// The last debugger of an element has ended, or no process of it has one.
+    /// The last debugger of an element has ended, or no process of the element has a debugger.
     pub fn on_debugged(&mut self, number: ElementIndex, out: &mut Outbox) {
         self.update_faults(number, out, |faults, _, now| faults.on_debugged(now));
     }

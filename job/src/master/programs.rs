@@ -25,7 +25,7 @@ impl Pipeline {
 #[derive(Debug)]
 pub struct Programs {
     stages: Vec<Pipeline>,
-    /// The current stage. Before the first stage is due, its number.
+    /// The number of the current stage; 0 before the first stage is due.
     stage: usize,
     /// [`JobSpec::independent_nodes`]
     has_independent_nodes: bool,

@@ -16,7 +16,7 @@ impl JobMaster {
             DebuggerRequest::HoldStages(hold) => self.hold.hold_stages(hold),
             DebuggerRequest::ReleaseStage => self.hold.release_stage(&mut self.actions),
             DebuggerRequest::ListProcesses => {
-                // A second request of scrun for the same list is redundant.
+                // A request of scrun is never refused.
                 let _ = self.request_list(Lister::Scrun);
             }
         }
@@ -24,7 +24,7 @@ impl JobMaster {
 
     /// A session requests the list of processes.
     pub(super) fn on_session_list(&mut self, session_key: SessionKey) {
-        // A job that continues without a lost host is also ended early: its list would be
+        // A job that continues without a lost host also has a `kill_code`. Its list would be
         // incomplete.
         let begun = match self.state.has_hosts() && self.kill_code.is_none() {
             true => self.request_list(Lister::Session(session_key)),
@@ -54,8 +54,8 @@ impl JobMaster {
 mod tests {
     use score_proto::ids::{ElementIndex, JobHostId, JobId};
     use score_proto::job_control::{
-        DebuggerOrder, JobOrder, JobReport, JobStart, Order, Placement, Report, StopCondition,
-        SwitchOrder,
+        DebuggerOrder, JobOrder, JobReport, JobStart, Order, Placement, Remains, Report,
+        StopCondition, SwitchOrder,
     };
     use score_proto::message::{
         ElementSpec, HostSpec, JobRequest, JobSpec, OsBytes, ProgramKind, StageSpec,
@@ -122,7 +122,7 @@ mod tests {
         let last = list(&mut job, 0, 0);
         assert!(last.len() == 2 && is_list(&last[0], "left"), "{last:?}");
         assert_eq!(last[1], MasterAction::Gang(GangRequest::Hold(HoldReason::HeldStage)));
-        assert_eq!(list(&mut job, 0, 0), [], "nobody has asked");
+        assert_eq!(list(&mut job, 0, 0), [], "no list is requested");
         let release = JobRequest::Debugger(DebuggerRequest::ReleaseStage);
         let expected = [
             MasterAction::Gang(GangRequest::Release(HoldReason::HeldStage)),
@@ -135,7 +135,7 @@ mod tests {
     fn each_session_gets_a_whole_list_and_scrun_only_its_own() {
         let mut job = held_job();
         let key = SessionKey(5);
-        assert_eq!(job.on(MasterEvent::ListProcesses(key)), [], "behind the list of the hold");
+        assert_eq!(job.on(MasterEvent::ListProcesses(key)), [], "after the list of the hold");
         list(&mut job, 1, 0);
         let last = list(&mut job, 0, 0);
         let order = Order::Job(JobOrder::Debugger(DebuggerOrder::ListProcesses));
@@ -157,7 +157,8 @@ mod tests {
         assert_eq!(second[1], to_session(ConsoleAnswer::Finished { code: 0 }));
         // The job ends while a session waits.
         assert_eq!(job.on(MasterEvent::ListProcesses(key)).len(), 2);
-        let lost = Report::HostsLost { code: 1, hosts: 0..1, reason: String::new() };
+        let (remains, reason) = (Remains::Processes, String::new());
+        let lost = Report::HostsLost { code: 1, hosts: 0..1, remains, reason };
         let actions = job.on(MasterEvent::Report(lost));
         let refused = |action: &&MasterAction| {
             matches!(action, MasterAction::RefuseTool(session, reason)

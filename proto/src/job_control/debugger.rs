@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{ElementIndex, JobHostId};
 
-/// To all hosts of a job.
+/// An order to all hosts of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DebuggerOrder {
     /// Hold the processes of the stage that is started next. Each of them waits before its first

@@ -77,7 +77,7 @@ pub enum JobOrder {
 }
 
 impl JobOrder {
-    /// The only host that this order is for. None: it is for all hosts.
+    /// The only host that this order is for. Returns `None` if the order is for all hosts.
     pub fn host(&self) -> Option<JobHostId> {
         match self {
             JobOrder::Flushed { host, .. } => Some(*host),
@@ -86,8 +86,8 @@ impl JobOrder {
         }
     }
 
-    /// The hosts that this order is for. None: it is for all hosts, or for the host in
-    /// [`JobOrder::host`].
+    /// The hosts that this order is for. Returns `None` if the order is for all hosts, or for the
+    /// host in [`JobOrder::host`].
     pub fn hosts(&self) -> Option<&NodeSet> {
         match self {
             JobOrder::Tool(order) => Some(&order.hosts),
@@ -145,7 +145,7 @@ pub enum ElementOrder {
         asker: JobHostId,
         /// The node.
         node: u32,
-        /// The entries that the node has put. None: the node has put no entries.
+        /// The entries that the node has put, or `None` if it has put no entries.
         #[serde(with = "serde_bytes")]
         entries: Option<Vec<u8>>,
     },
@@ -184,7 +184,7 @@ pub enum ElementOrder {
 }
 
 impl ElementOrder {
-    /// The only host that this order is for. None: it is for all hosts.
+    /// The only host that this order is for. Returns `None` if the order is for all hosts.
     pub fn host(&self) -> Option<JobHostId> {
         match self {
             ElementOrder::ModexRequest { host, .. } => Some(*host),
@@ -193,8 +193,8 @@ impl ElementOrder {
         }
     }
 
-    /// The nodes whose hosts this order is for. None: it is for all hosts, or for the host in
-    /// [`ElementOrder::host`].
+    /// The nodes whose hosts this order is for. Returns `None` if the order is for all hosts, or
+    /// for the host in [`ElementOrder::host`].
     pub fn nodes(&self) -> Option<&NodeSet> {
         match self {
             ElementOrder::SubsetFenceEntries { fence, .. }

@@ -23,6 +23,8 @@ pub enum Report {
         code: u8,
         /// The first host, and the host after the last.
         hosts: Range<u32>,
+        /// Whether processes of the job may be left on these hosts.
+        remains: Remains,
         /// The reason. It names the host if there are several.
         reason: String,
     },
@@ -39,6 +41,15 @@ pub enum Report {
     },
     /// A report of the switch threads.
     Switch(SwitchReport),
+}
+
+/// What lost hosts may still have of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Remains {
+    /// No process of the job: the hosts have not begun the job, or their shepherd has died.
+    Nothing,
+    /// Processes of the job, until the hosts notice that their link is broken.
+    Processes,
 }
 
 /// Output of the job, in order, and the markers in it.
@@ -186,7 +197,7 @@ pub enum ElementReport {
         asker: JobHostId,
         /// The node.
         node: u32,
-        /// The entries that the node has put, at most [`super::MAX_MODEX_BYTES`]. None: the node
+        /// The entries that the node has put, at most [`super::MAX_MODEX_BYTES`], or `None` if it
         /// has put no entries.
         #[serde(with = "serde_bytes")]
         entries: Option<Vec<u8>>,

@@ -14,7 +14,7 @@ pub struct JobStart {
     pub secret: u64,
     /// The job, as it was submitted.
     pub spec: JobSpec,
-    /// The owner of the job in multi-user mode. None: the daemon's own user.
+    /// The owner of the job in multi-user mode. `None` means the daemon's own user.
     pub owner: Option<Owner>,
 }
 

@@ -15,9 +15,9 @@ pub enum StopCondition {
     Unchanged,
     /// An order to stop.
     OnOrder,
-    /// After a time: each host stops the job this long after it has received this order, as if it
-    /// had received an order to stop with this number. An order to stop that arrives earlier takes
-    /// effect.
+    /// After a time. Each host stops the job when this time has passed since it received this
+    /// order, as if by an order to stop with this number. An order to stop that arrives earlier
+    /// takes effect.
     After {
         /// The time in microseconds.
         run_us: u32,

@@ -17,8 +17,8 @@ impl SwitchSeq {
     /// After every stop.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// The number of the stop that follows after this number of stops. None: the number would
-    /// overflow.
+    /// The number of the stop that follows after this number of stops. Returns `None` if the number
+    /// would overflow.
     pub fn checked_add(self, stops: u32) -> Option<Self> {
         self.0.checked_add(stops.into()).map(Self)
     }

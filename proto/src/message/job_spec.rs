@@ -9,6 +9,9 @@ use crate::ids::JobHostId;
 use crate::network::HostNetwork;
 use crate::tool_start::ToolProgram;
 
+/// The number of threads of an OpenMP program.
+pub const OMP_THREADS_ENV: &str = "OMP_NUM_THREADS";
+
 /// A parallel job: stages run one after the other (`::`), each a pipeline (`==`). The default has
 /// no hosts, no stages and no options.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,6 +86,23 @@ impl JobSpec {
             }
         }
         variables
+    }
+
+    /// Whether the threads of a program use all processors of its hosts: the program uses OpenMP,
+    /// and the user has not set the number of its threads.
+    pub fn fills_hosts(&self, element: &ElementSpec) -> bool {
+        let sets_threads = |variable: &EnvVar| {
+            let value = variable.0.strip_prefix(OMP_THREADS_ENV.as_bytes());
+            value.is_some_and(|value| value.starts_with(b"="))
+        };
+        let mut variables = self.environment.iter().chain(&self.rank_environment);
+        element.uses_openmp && !variables.any(sets_threads)
+    }
+
+    /// Whether the job needs all processors of its hosts, because one of its programs uses them.
+    pub fn needs_whole_hosts(&self) -> bool {
+        let mut elements = self.stages.iter().flat_map(|stage| &stage.elements);
+        elements.any(|element| self.fills_hosts(element))
     }
 
     /// The location of a node. A node that the job does not have gets a location outside all hosts.
@@ -225,8 +245,8 @@ pub enum ProgramKind {
     Mpi(MpiStart),
     /// Any other program, including scripts. It starts on every node, in the job's directory.
     Plain,
-    /// The built-in `system`. `path` and `args` are for the sequential program, which each host
-    /// searches in PATH. It runs in the job's directory.
+    /// The built-in `system`. `path` and `args` are for the sequential program, for which each host
+    /// searches PATH. It runs in the job's directory.
     System {
         /// Whether only the first process of each host runs it (`-host`).
         per_host: bool,
@@ -351,6 +371,31 @@ mod tests {
         };
         let expected = variables(&["A=5", "C=x=y", "LD_PRELOAD=/l", "B=2", "AB=3", "odd"]);
         assert_eq!(spec.environment_of_ranks(), expected);
+    }
+
+    #[test]
+    fn a_program_of_openmp_needs_whole_hosts_unless_the_user_sets_its_threads() {
+        let text = |text: &str| OsBytes(text.as_bytes().to_vec());
+        let element = |uses_openmp| ElementSpec {
+            uses_openmp,
+            ..ElementSpec::new(text("/bin/prog"), Vec::new(), ProgramKind::Plain)
+        };
+        let needs_whole_hosts = |uses_openmp, environment: &str, rank_environment: &str| {
+            let elements = vec![element(false), element(uses_openmp)];
+            let spec = JobSpec {
+                stages: vec![StageSpec { elements }],
+                environment: vec![text("A=1"), text(environment)],
+                rank_environment: vec![text(rank_environment)],
+                ..JobSpec::default()
+            };
+            assert!(!spec.fills_hosts(&spec.stages[0].elements[0]));
+            spec.needs_whole_hosts()
+        };
+        assert!(needs_whole_hosts(true, "B=2", "C=3"));
+        assert!(needs_whole_hosts(true, "OMP_NUM_THREADS_MAX=2", "XOMP_NUM_THREADS=2"));
+        assert!(!needs_whole_hosts(false, "B=2", "C=3"));
+        assert!(!needs_whole_hosts(true, "OMP_NUM_THREADS=2", "C=3"));
+        assert!(!needs_whole_hosts(true, "B=2", "OMP_NUM_THREADS=2"));
     }
 
     #[test]

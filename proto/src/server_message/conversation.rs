@@ -12,7 +12,8 @@ use crate::tool_start::ToolActionAnswer;
 
 /// The answers of one conversation, which a client expects after the greeting.
 pub trait ConversationAnswer: Sized {
-    /// The answer that a message contains. None: the message belongs to another conversation.
+    /// The answer that a message contains. Returns `None` if the message belongs to another
+    /// conversation.
     fn from_message(message: ServerMessage) -> Option<Self>;
 }
 

@@ -8,8 +8,8 @@ use score_proto::ids::{HostId, JobId};
 use score_proto::nodeset::NodeSet;
 
 use super::ServerState;
-use crate::cluster::JobRequest;
 use crate::cluster::placement::{self, HostShare, HostSlots, PlacementPolicy};
+use crate::cluster::{JobRequest, SlotUse};
 
 /// Bytes of a MB, as the manual counts.
 const MB: u64 = 1 << 20;
@@ -36,8 +36,23 @@ struct Candidate {
 }
 
 impl Candidate {
-    fn host_slots(&self, rows: u32) -> HostSlots {
-        HostSlots::new(self.host, self.slots, self.used_slots, rows)
+    /// The slots of a row that the job can use.
+    fn host_slots(&self, slot_use: SlotUse, rows: u32) -> HostSlots {
+        let found = HostSlots::new(self.host, self.slots, self.used_slots, rows);
+        match slot_use {
+            SlotUse::WholeHosts if found.free < found.slots => HostSlots { free: 0, ..found },
+            SlotUse::PerProcess | SlotUse::WholeHosts => found,
+        }
+    }
+
+    /// The slots of all rows that the job can use.
+    fn free_slots(&self, slot_use: SlotUse, rows: u32) -> u64 {
+        let all_slots = u64::from(self.slots) * u64::from(rows);
+        let free = all_slots.saturating_sub(self.used_slots.into());
+        match slot_use {
+            SlotUse::PerProcess => free,
+            SlotUse::WholeHosts => free - free % u64::from(self.slots.max(1)),
+        }
     }
 }
 
@@ -50,7 +65,7 @@ impl ServerState {
         reserved: &NodeSet,
     ) -> Option<Vec<HostShare>> {
         let (min_nodes, rows) = (request.allocation.min_slots(), self.rows(scope));
-        if scope == HostScope::AvailableNow && !self.config.oversubscribe {
+        if scope == HostScope::AvailableNow {
             // A shortcut: most searches end here when the cluster is full.
             let free = self.membership.hosts.iter().map(|host| {
                 let capacity = u64::from(host.config.slots) * u64::from(rows);
@@ -67,18 +82,7 @@ impl ServerState {
             false => request.pools.iter().map(in_pool).collect(),
         };
         let mut searches = (1..=rows).flat_map(|row| pools.iter().map(move |pool| (row, pool)));
-        let found = searches.find_map(|(row, pool)| fit(request.allocation, pool.as_ref()?, row));
-        let is_idle = scope != HostScope::AvailableNow
-            || self.membership.hosts.iter().all(|host| host.used_slots == 0);
-        if found.is_none() && self.config.oversubscribe && is_idle {
-            let oversubscribed = |pool: &Vec<Candidate>| {
-                let candidates: Vec<_> =
-                    pool.iter().map(|candidate| candidate.host_slots(1)).collect();
-                placement::place_oversubscribed(request.allocation, &candidates)
-            };
-            return pools.iter().flatten().find_map(oversubscribed);
-        }
-        found
+        searches.find_map(|(row, pool)| fit(request, pool.as_ref()?, row))
     }
 
     /// The number of rows that a job can use. If no job is assumed to run, this is one row.
@@ -86,8 +90,8 @@ impl ServerState {
         if scope == HostScope::AvailableNow { self.config.rows.max(1) } else { 1 }
     }
 
-    /// The hosts of the pool that a request can use. None if the request needs every host and one
-    /// is missing.
+    /// The hosts of the pool that a request can use. None if the request needs every host, and one
+    /// of them is reserved or has too little memory.
     fn eligible(
         &self,
         pool: Option<&NodeSet>,
@@ -145,10 +149,12 @@ impl ServerState {
 
     /// The hosts that a job shares with other jobs.
     pub fn shared_hosts(&self, job: JobId) -> Vec<HostId> {
-        let shares = self.shares(job).unwrap_or_default().iter();
-        let shared = shares
-            .filter(|share| self.membership.hosts[share.host.index()].used_slots > share.procs);
-        shared.map(|share| share.host).collect()
+        let Some((request, shares)) = self.allocation(job) else { return Vec::new() };
+        let is_shared = |share: &&HostShare| {
+            let host = &self.membership.hosts[share.host.index()];
+            host.used_slots > host.reservation(request, share.procs).slots
+        };
+        shares.iter().filter(is_shared).map(|share| share.host).collect()
     }
 
     /// One line: the requested resources and the available ones.
@@ -159,25 +165,26 @@ impl ServerState {
         {
             return memory_shortage(request, &hosts, scope);
         }
-        let rows = self.rows(scope);
-        let free_slots = |candidate: &Candidate| {
-            (u64::from(candidate.slots) * u64::from(rows))
-                .saturating_sub(candidate.used_slots.into())
-        };
+        let (rows, slot_use) = (self.rows(scope), request.slot_use);
+        let free_slots = |candidate: &Candidate| candidate.free_slots(slot_use, rows);
         let free: u64 = hosts.iter().map(free_slots).sum();
-        let largest =
-            hosts.iter().map(|candidate| candidate.host_slots(rows).free).max().unwrap_or(0);
+        let in_a_row = hosts.iter().map(|candidate| candidate.host_slots(slot_use, rows).free);
+        let largest = in_a_row.max().unwrap_or(0);
         let count = hosts.iter().filter(|candidate| free_slots(candidate) > 0).count();
         let (shape, host_set) = (request.allocation, host_set_phrase(request));
+        let whole_hosts = match slot_use {
+            SlotUse::PerProcess => "",
+            SlotUse::WholeHosts => ", with all processors of each host for OpenMP",
+        };
         match scope {
             HostScope::AvailableNow if rows > 1 => format!(
-                "{shape} are needed; a processor may have {rows} jobs, and {count} {host_set} have \
-                 room for {free} more processes, at most {largest} of a job on one; use the option \
-                 wait to queue the job"
+                "{shape} are needed{whole_hosts}; a processor may have {rows} jobs, and {count} \
+                 {host_set} have room for {free} more processes, at most {largest} of a job on \
+                 one; use the option wait to queue the job"
             ),
             HostScope::AvailableNow => format!(
-                "{shape} are needed; now {free} processors on {count} {host_set} are free, at most \
-                 {largest} on one; use the option wait to queue the job"
+                "{shape} are needed{whole_hosts}; now {free} processors on {count} {host_set} are \
+                 free, at most {largest} on one; use the option wait to queue the job"
             ),
             _ => format!(
                 "{shape} are needed; {count} {host_set} have {free} processors, at most {largest} \
@@ -210,10 +217,11 @@ fn memory_shortage(request: &JobRequest, hosts: &[Candidate], scope: HostScope) 
 }
 
 /// Places a job if each host has this many rows. In the first row a job has its slots alone.
-fn fit(shape: AllocationRequest, candidates: &[Candidate], rows: u32) -> Option<Vec<HostShare>> {
-    let host_slots: Vec<_> =
-        candidates.iter().map(|candidate| candidate.host_slots(rows)).collect();
+fn fit(request: &JobRequest, candidates: &[Candidate], rows: u32) -> Option<Vec<HostShare>> {
+    let host_slots = candidates.iter().map(|host| host.host_slots(request.slot_use, rows));
+    let host_slots: Vec<_> = host_slots.collect();
     let free: u64 = host_slots.iter().map(|host| u64::from(host.free)).sum();
     let policy = if rows == 1 { PlacementPolicy::BestFit } else { PlacementPolicy::LeastLoaded };
+    let shape = request.allocation;
     (free >= shape.min_slots()).then(|| placement::place(shape, &host_slots, policy)).flatten()
 }

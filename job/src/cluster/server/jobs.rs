@@ -9,12 +9,13 @@ use score_proto::peer_message::{SERVER, User};
 
 use super::ServerState;
 use super::host_selection::HostScope;
+use super::membership::Reservation;
 use crate::cluster::{ClusterAction, HostShare, JobPermit, JobRequest, MonotonicTime, SessionId};
 
 /// The largest value of a priority (scrun(1), `priority`).
 const LOWEST_PRIORITY: u8 = 15;
-/// The number of jobs of other users that may overtake a waiting job on its hosts. After that, the
-/// waiting job is placed first.
+/// The number of jobs that may overtake a waiting job on its hosts. After that, the waiting job is
+/// placed first.
 const MAX_BYPASSES: u32 = 32;
 
 /// A login.
@@ -39,7 +40,7 @@ pub struct ClusterJob {
     pub(super) uid: u32,
     request: JobRequest,
     state: State,
-    /// Since when the job waits, or has its hosts.
+    /// When the job began to wait, or got its hosts.
     state_since: MonotonicTime,
 }
 
@@ -48,7 +49,8 @@ pub struct ClusterJob {
 enum State {
     Waiting {
         queue_key: (u8, u64),
-        /// The number of jobs of other users that were started before it on hosts that it may use.
+        /// The number of jobs that were started on hosts that this job may use, while this job was
+        /// the next one of its user.
         bypass_count: u32,
     },
     Running(RunningJob),
@@ -66,6 +68,21 @@ struct RunningJob {
     /// The time by which the user is notified in any case.
     report_deadline: Option<MonotonicTime>,
     end_reported: bool,
+}
+
+/// A share of a host that is lost for the job of the share. The host may still run its part.
+#[derive(Debug)]
+pub struct HeldShare {
+    host: HostId,
+    reservation: Reservation,
+    /// By this time the host has ended its part.
+    until: MonotonicTime,
+}
+
+impl HeldShare {
+    pub fn deadline(&self) -> MonotonicTime {
+        self.until
+    }
 }
 
 impl ClusterJob {
@@ -94,7 +111,7 @@ pub struct Summary {
     pub priority: u8,
     /// The number of its processes. While the job waits, the smallest number that it accepts.
     pub nodes: u32,
-    /// Since when the job waits, or has its hosts.
+    /// When the job began to wait, or got its hosts.
     pub state_since: MonotonicTime,
 }
 
@@ -115,11 +132,11 @@ impl ServerState {
         })
     }
 
-    /// The hosts and processes of a running job.
-    pub(super) fn shares(&self, job: JobId) -> Option<&[HostShare]> {
-        match &self.jobs.get(&job)?.state {
-            State::Running(run) => Some(&run.shares),
-            State::Waiting { .. } => None,
+    /// The request of a running job, and its hosts and processes.
+    pub(super) fn allocation(&self, job: JobId) -> Option<(&JobRequest, &[HostShare])> {
+        match self.jobs.get(&job)? {
+            ClusterJob { request, state: State::Running(run), .. } => Some((request, &run.shares)),
+            ClusterJob { state: State::Waiting { .. }, .. } => None,
         }
     }
 
@@ -138,6 +155,11 @@ impl ServerState {
         Some(self.pending.jobs_ahead(job.uid, queue_key))
     }
 
+    /// The waiting jobs of a user, each with the number of jobs that start before it.
+    pub fn jobs_ahead_of_each(&self, uid: u32) -> impl Iterator<Item = (JobId, usize)> + '_ {
+        self.pending.jobs_ahead_of_each(uid)
+    }
+
     pub(super) fn on_login(&mut self, session: SessionId, user: User) {
         let (limits, uid) = (self.config.limits, user.uid);
         let is_current = self.membership.incarnation(session.host) == Some(session.incarnation);
@@ -151,8 +173,8 @@ impl ServerState {
         } else if user_sessions
             >= limits.sessions_per_user.min(limits.sessions - self.sessions.len())
         {
-            // No user may have more logins than are left for all other users. So a few users cannot
-            // take all of them.
+            // No user may have more logins than are left for all other users. Thus a few users
+            // cannot take all logins.
             format!("you are logged in {user_sessions} times, which is the limit for one user now")
         } else {
             self.users.entry(uid).or_default().session_count += 1;
@@ -256,8 +278,8 @@ impl ServerState {
                 self.spec_bytes
             ));
         }
-        // No user may have more bytes than are left for all other users. So a few users cannot take
-        // all of them.
+        // No user may have more bytes than are left for all other users. Thus a few users cannot
+        // take all bytes.
         let max_bytes = limits.spec_bytes_per_user.min(left);
         if wanted > max_bytes {
             return Err(format!(
@@ -329,6 +351,8 @@ impl ServerState {
     }
 
     fn start(&mut self, number: JobId, shares: Vec<HostShare>) {
+        // A job that becomes the next one of its user now is not overtaken by its predecessor.
+        let waiting: Vec<JobId> = self.pending.heads().collect();
         let Some(job) = self.jobs.get_mut(&number) else { return };
         if let (State::Waiting { queue_key, .. }, true) = (&job.state, job.request.wait) {
             self.pending.rotate_user(job.uid);
@@ -344,11 +368,11 @@ impl ServerState {
             report_deadline: None,
             end_reported: false,
         });
-        let memory = job.request.memory;
         for share in &shares {
-            self.membership.hosts[share.host.index()].allocate(share.procs, memory);
+            let host = &mut self.membership.hosts[share.host.index()];
+            host.allocate(host.reservation(&job.request, share.procs));
         }
-        for other in self.pending.heads().collect::<Vec<_>>() {
+        for other in waiting {
             let Some(other) = self.jobs.get_mut(&other) else { continue };
             let pools = &other.request.pools;
             let touches = |share: &HostShare| {
@@ -389,11 +413,37 @@ impl ServerState {
         };
         for (index, share) in (0..).zip(&run.shares) {
             if hosts.contains(index) && run.unreleased_shares.remove(index) {
-                self.membership.hosts[share.host.index()].release(share.procs, request.memory);
+                let host = &mut self.membership.hosts[share.host.index()];
+                host.release(host.reservation(request, share.procs));
                 self.needs_scheduling = true;
             }
         }
         self.complete_if_released(number);
+    }
+
+    pub(super) fn on_hosts_lost(&mut self, number: JobId, hosts: &NodeSet, now: MonotonicTime) {
+        let until = now + self.config.times.isolation_limit();
+        let Some(ClusterJob { state: State::Running(run), request, .. }) =
+            self.jobs.get_mut(&number)
+        else {
+            return;
+        };
+        for (index, HostShare { host, procs }) in (0..).zip(run.shares.iter().copied()) {
+            if hosts.contains(index) && run.unreleased_shares.remove(index) {
+                let reservation = self.membership.hosts[host.index()].reservation(request, procs);
+                self.held_shares.push(HeldShare { host, reservation, until });
+            }
+        }
+        self.complete_if_released(number);
+    }
+
+    fn release_held_shares(&mut self, is_over: impl Fn(&HeldShare) -> bool) {
+        for HeldShare { host, reservation, .. } in
+            self.held_shares.extract_if(.., |held_share| is_over(held_share))
+        {
+            self.membership.hosts[host.index()].release(reservation);
+            self.needs_scheduling = true;
+        }
     }
 
     pub(super) fn on_finished(&mut self, number: JobId, code: u8, now: MonotonicTime) {
@@ -487,6 +537,7 @@ impl ServerState {
 
     /// A host was declared down: its shares of all jobs are lost, and these jobs end.
     pub(super) fn on_host_down(&mut self, host: HostId, reason: &str, now: MonotonicTime) {
+        self.release_held_shares(|held_share| held_share.host == host);
         let has_share_there = |run: &RunningJob| {
             run.unreleased_shares.iter().any(|index| run.shares[index as usize].host == host)
         };
@@ -502,7 +553,8 @@ impl ServerState {
             {
                 for (index, share) in (0..).zip(&run.shares) {
                     if share.host == host && run.unreleased_shares.remove(index) {
-                        self.membership.hosts[host.index()].release(share.procs, request.memory);
+                        let host = &mut self.membership.hosts[host.index()];
+                        host.release(host.reservation(request, share.procs));
                     }
                 }
             }
@@ -519,6 +571,7 @@ impl ServerState {
     /// Handles jobs that have ended while some of their hosts have not confirmed their cleanup.
     /// After the deadline, the user of such a job is notified without these confirmations.
     pub(super) fn tick_jobs(&mut self, now: MonotonicTime) {
+        self.release_held_shares(|held_share| held_share.until <= now);
         let is_due = |job: &ClusterJob| job.deadline().is_some_and(|due| due <= now);
         let overdue = self.jobs.iter().filter(|(_, job)| is_due(job)).map(|(number, _)| *number);
         for number in overdue.collect::<Vec<_>>() {

@@ -2,7 +2,7 @@
 //!
 //! | state | meaning | left by |
 //! |---|---|---|
-//! | Absent | never joined, or left before it had joined | Join, Joined |
+//! | Absent | never joined, or found no parent in time | Join, Joined |
 //! | Joining | it has requested a parent and was assigned one | Joined: Up; time: Down or Absent |
 //! | Up | a parent holds a link to it | Lost, LinkLost, Join: it has no parent |
 //! | Suspect | its link, or one above it, was lost | Join, Joined; time: Down |
@@ -23,7 +23,9 @@ use score_proto::peer_message::{
 };
 use score_tree::range_tree::Subtree;
 
-use crate::cluster::{ClusterAction, ClusterConfig, HostConfig, MonotonicTime, Timeouts};
+use crate::cluster::{
+    ClusterAction, ClusterConfig, HostConfig, JobRequest, MonotonicTime, SlotUse, Timeouts,
+};
 
 /// The largest number of fenced incarnations that are remembered per host.
 const MAX_FENCED_INCARNATIONS: usize = 8;
@@ -52,6 +54,13 @@ pub struct ClusterHost {
     pub used_slots: u32,
     /// Bytes of memory that are promised to jobs.
     pub promised_memory: u64,
+}
+
+/// The part of a host that a job has.
+#[derive(Debug, Clone, Copy)]
+pub struct Reservation {
+    pub slots: u32,
+    pub memory: u64,
 }
 
 #[derive(Debug)]
@@ -85,16 +94,25 @@ impl ClusterHost {
         }
     }
 
-    /// A job has its share on this host from now on.
-    pub fn allocate(&mut self, procs: u32, memory: u64) {
-        self.used_slots += procs;
-        self.promised_memory += memory;
+    /// The part of this host that a job needs for this number of processes.
+    pub fn reservation(&self, request: &JobRequest, procs: u32) -> Reservation {
+        let slots = match request.slot_use {
+            SlotUse::PerProcess => procs,
+            SlotUse::WholeHosts => self.config.slots,
+        };
+        Reservation { slots, memory: request.memory }
     }
 
-    /// A job has released its share of this host.
-    pub fn release(&mut self, procs: u32, memory: u64) {
-        self.used_slots -= procs;
-        self.promised_memory -= memory;
+    /// A job has this part of the host from now on.
+    pub fn allocate(&mut self, reservation: Reservation) {
+        self.used_slots += reservation.slots;
+        self.promised_memory += reservation.memory;
+    }
+
+    /// A job has released this part of the host.
+    pub fn release(&mut self, reservation: Reservation) {
+        self.used_slots -= reservation.slots;
+        self.promised_memory -= reservation.memory;
     }
 
     pub fn is_up(&self) -> bool {

@@ -34,8 +34,7 @@ fn started_cluster(hosts: u32, seed: u64) -> Simulation {
     sim
 }
 
-/// Asserts that all hosts are up under their parents in the tree, and that nothing of any job is
-/// left.
+/// Asserts that all hosts are up below ancestors in the tree, and that nothing of any job is left.
 fn assert_quiescent(sim: &Simulation) {
     let server = sim.server.as_ref().unwrap();
     let count = sim.hosts.len() as u32;
@@ -94,6 +93,7 @@ fn inject_random_event(sim: &mut Simulation, down: &mut Vec<HostId>) {
             sim.start_server();
         }
         26..=40 => sim.login(1000 + host.0 % 5),
+        44..=47 => sim.break_job_links(host),
         41..=43 => {
             if let Some(session) = sim.sessions.first().copied() {
                 sim.logout(session);
@@ -166,10 +166,10 @@ fn a_daemon_with_a_new_parent_reports_its_children_again() {
     run_seed(6304);
 }
 
-// Promise (cluster): Under random crashes, hangs, partitions, slow hosts, late and repeated
-// messages and server restarts: no slot is used twice, jobs start only on hosts that are up, every
-// submission has exactly one end, no host without a fault is reported, and the cluster becomes
-// idle.
+// Promise (cluster): Under random crashes, hangs, partitions, broken links of jobs, slow hosts,
+// late and repeated messages and server restarts: no slot is used twice, jobs start only on hosts
+// that are up, every submission has exactly one end, no host without a fault is reported, and the
+// cluster becomes idle.
 // Promise of `slots_are_time_shared_when_all_slots_are_in_use`.
 #[test]
 fn random_faults_violate_no_invariant() {
@@ -182,8 +182,9 @@ fn random_faults_violate_no_invariant() {
         // If no events happened, the test would prove nothing.
         let total = |counter: fn(&Coverage) -> u64| all.iter().map(counter).sum::<u64>();
         assert!(total(|counts| counts.started) > 1000 && total(|counts| counts.refused) > 100);
-        assert!(total(|counts| counts.completed) > 500 && total(|counts| counts.blamed_hosts) > 50);
+        assert!(total(|counts| counts.completed) > 500 && total(|counts| counts.blamed_hosts) > 20);
         assert!(total(|counts| counts.declared_down) > 100 && total(|counts| counts.resets) > 100);
+        assert!(total(|counts| counts.broken_job_links) > 100);
     }
 }
 
@@ -304,6 +305,7 @@ fn jobs_continue_if_only_the_parent_in_the_tree_dies() {
             pools: vec![below.into_iter().collect()],
             wait: false,
             priority: 8,
+            slot_use: crate::cluster::SlotUse::PerProcess,
             memory: 0,
             spec_bytes: 1,
         };

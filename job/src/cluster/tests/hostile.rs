@@ -1,5 +1,5 @@
-//! Events that no honest peer and no correct caller would send, in any order. The state machines do
-//! not panic, and their memory stays within its limits.
+//! Tests with events that no honest peer and no correct caller would send, in any order. The state
+//! machines do not panic, and their memory stays within its limits.
 
 use proptest::prelude::*;
 use score_proto::ids::{HostId, JobId, SessionJobId};
@@ -16,7 +16,7 @@ use crate::cluster::tree_member::{self, Member};
 use score_proto::allocation_request::AllocationRequest;
 
 use crate::cluster::{
-    ClusterAction, ClusterEvent, JobRequest, MonotonicTime, ServerState, SessionId,
+    ClusterAction, ClusterEvent, JobRequest, MonotonicTime, ServerState, SessionId, SlotUse,
 };
 
 const HOSTS: u32 = 12;
@@ -159,6 +159,10 @@ fn request() -> impl Strategy<Value = JobRequest> {
                 pools: allowed.into_iter().collect(),
                 wait,
                 priority,
+                slot_use: match bytes % 3 {
+                    0 => SlotUse::WholeHosts,
+                    _ => SlotUse::PerProcess,
+                },
                 memory: u64::from(bytes % 4) * 60,
                 spec_bytes: u64::from(bytes % 1000),
             }
@@ -187,6 +191,9 @@ fn event() -> impl Strategy<Value = ClusterEvent> {
         1 => session().prop_map(|session| ClusterEvent::Logout { session }),
         2 => (job(), 0u32..9).prop_map(|(job, end)| {
             ClusterEvent::Released { job, hosts: NodeSet::from(0..end) }
+        }),
+        1 => (job(), 0u32..9).prop_map(|(job, end)| {
+            ClusterEvent::HostsLost { job, hosts: NodeSet::from(0..end) }
         }),
         2 => (job(), any::<u8>()).prop_map(|(job, code)| ClusterEvent::Finished { job, code }),
         1 => (0u32..4, job())

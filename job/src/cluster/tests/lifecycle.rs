@@ -14,7 +14,7 @@ use score_proto::peer_message::{
 use crate::cluster::JobAction;
 use crate::cluster::{
     ClusterAction, ClusterConfig, ClusterEvent, ClusterLimits, HostConfig, HostShare, JobRequest,
-    MonotonicTime, ServerState, SessionId, Timeouts,
+    MonotonicTime, ServerState, SessionId, SlotUse, Timeouts,
 };
 
 pub(super) const SERVER_INCARNATION: u64 = 7;
@@ -42,7 +42,6 @@ pub fn cluster_config(hosts: u32, slots: u32) -> ClusterConfig {
         first_job: JobId(1),
         rows: 1,
         memory: 0,
-        oversubscribe: false,
         operators: vec![50],
         limits: ClusterLimits::default(),
     }
@@ -95,6 +94,7 @@ pub(super) fn request(shape: AllocationRequest, wait: bool) -> JobRequest {
         pools: Vec::new(),
         wait,
         priority: 8,
+        slot_use: SlotUse::PerProcess,
         memory: 0,
         spec_bytes: 100,
     }
@@ -589,6 +589,41 @@ fn a_host_that_does_not_clean_up_keeps_its_slots_and_delays_no_user() {
         ),
         [JobId(2)]
     );
+}
+
+/// A cluster in which the second host of a job is lost for the job at second 1. The job has ended,
+/// and another one waits for both hosts.
+fn cluster_with_lost_host() -> ServerState {
+    let mut cluster = cluster(2, 2);
+    let both = |wait| request(AllocationRequest::HostsByProcs { hosts: 2, procs: 2 }, wait);
+    cluster.on(submit(1, 1, both(false)), at_second(0));
+    let (job, hosts) = (JobId(1), NodeSet::one(1));
+    assert_eq!(cluster.on(ClusterEvent::HostsLost { job, hosts }, at_second(1)), []);
+    cluster.on(finished(1, 1), at_second(2));
+    let (session, tag) = (session(1), SessionJobId(1));
+    let ended = ClusterAction::Ended { session, tag, job, code: Some(1), reason: None };
+    assert_eq!(cluster.on(released(1, 0..2), at_second(2)), [ended]);
+    assert!(matches!(
+        cluster.on(submit(1, 1, both(true)), at_second(2))[..],
+        [ClusterAction::Queued { .. }]
+    ));
+    cluster
+}
+
+#[test]
+fn a_host_that_is_lost_for_a_job_keeps_its_slots_until_it_has_noticed_that() {
+    let mut cluster = cluster_with_lost_host();
+    for second in 3..23 {
+        assert_eq!(started(&cluster.on(ClusterEvent::Tick, at_second(second))), []);
+    }
+    assert!(cluster.deadline() <= at_second(23));
+    assert_eq!(started(&cluster.on(ClusterEvent::Tick, at_second(23))), [JobId(2)]);
+}
+
+#[test]
+fn a_host_that_is_lost_for_a_job_and_was_restarted_has_free_slots() {
+    let mut cluster = cluster_with_lost_host();
+    assert_eq!(started(&cluster.on(child(2, 201, 1), at_second(3))), [JobId(2)]);
 }
 
 #[test]

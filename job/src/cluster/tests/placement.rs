@@ -1,14 +1,15 @@
-//! Tests of the hosts and processors that a job gets: spares, defective hosts, pools, and more
-//! processes than processors in single-user mode.
+//! Tests of the hosts and processors that a job gets: spares, defective hosts, and pools.
 
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::nodeset::NodeSet;
 
 use super::lifecycle::{
-    at_second, child, cluster_config, finished, reason, released, request, session, share, submit,
-    user,
+    at_second, child, cluster_config, finished, reason, released, request, session, share, shares,
+    submit, user,
 };
-use crate::cluster::{ClusterAction, ClusterConfig, ClusterEvent, JobRequest, ServerState};
+use crate::cluster::{
+    ClusterAction, ClusterConfig, ClusterEvent, JobRequest, ServerState, SlotUse,
+};
 
 /// A cluster of this configuration with all its hosts up. One user is logged in as session 1.
 fn cluster_of(config: ClusterConfig) -> ServerState {
@@ -59,10 +60,6 @@ fn a_job_has_hosts_of_one_pool_and_waits_for_the_first_pool_with_free_slots() {
         pools: pools.clone(),
         ..request(AllocationRequest::HostsByProcs { hosts: 2, procs }, true)
     };
-    let shares = |actions: &[ClusterAction]| match actions {
-        [.., ClusterAction::Start { shares, .. }] => shares.clone(),
-        other => panic!("{other:?}"),
-    };
     assert_eq!(
         shares(&cluster.on(submit(1, 1, pooled(1)), at_second(0))),
         [share(1, 1), share(2, 1)]
@@ -84,19 +81,35 @@ fn a_job_has_hosts_of_one_pool_and_waits_for_the_first_pool_with_free_slots() {
 }
 
 #[test]
-fn alone_in_single_user_mode_a_job_may_exceed_the_processors() {
-    let mut config = cluster_config(2, 2);
-    config.oversubscribe = true;
-    let mut cluster = cluster_of(config);
-    let actions =
-        cluster.on(submit(1, 1, request(AllocationRequest::FewestHosts(9), false)), at_second(0));
-    let [ClusterAction::Start { shares, .. }] = &actions[..] else { panic!("{actions:?}") };
-    assert_eq!(shares[..], [share(1, 5), share(2, 4)]);
-    assert!(
-        !reason(
-            &cluster
-                .on(submit(1, 2, request(AllocationRequest::FewestHosts(1), false)), at_second(0))
-        )
-        .is_empty()
-    );
+fn a_job_that_needs_whole_hosts_is_alone_on_them_in_its_row() {
+    let mut cluster = cluster_of(ClusterConfig { rows: 2, ..cluster_config(2, 4) });
+    let one = |slot_use| JobRequest {
+        slot_use,
+        ..request(AllocationRequest::HostsByProcs { hosts: 1, procs: 1 }, false)
+    };
+    let (per_process, whole) = (one(SlotUse::PerProcess), one(SlotUse::WholeHosts));
+    let mut try_submit =
+        |tag, request: &JobRequest| cluster.on(submit(1, tag, request.clone()), at_second(0));
+    assert_eq!(shares(&try_submit(1, &per_process)), [share(1, 1)]);
+    assert_eq!(shares(&try_submit(2, &whole)), [share(2, 1)], "the first row of host 1 is in use");
+    assert_eq!(shares(&try_submit(3, &whole)), [share(1, 1)], "the second row");
+    assert_eq!(shares(&try_submit(4, &whole)), [share(2, 1)], "the second row");
+    let refused = try_submit(5, &whole);
+    let text = "1 hosts with 1 processes each are needed, with all processors of each host for \
+                OpenMP; a processor may have 2 jobs, and 0 of the cluster's hosts have room";
+    assert!(reason(&refused).starts_with(text), "{refused:?}");
+    assert_eq!(shares(&try_submit(6, &per_process)), [share(1, 1)], "three slots are left");
+    cluster.on(finished(4, 0), at_second(1));
+    cluster.on(released(4, 0..1), at_second(1));
+    assert_eq!(shares(&cluster.on(submit(1, 7, whole), at_second(1))), [share(2, 1)]);
+}
+
+#[test]
+fn a_job_that_needs_every_host_whole_gets_no_part_of_the_hosts() {
+    let mut cluster = cluster_of(cluster_config(2, 4));
+    let every = AllocationRequest::EveryHost { procs: 1, min_nodes: 1, max_nodes: 9 };
+    let whole = JobRequest { slot_use: SlotUse::WholeHosts, ..request(every, false) };
+    let one = request(AllocationRequest::FewestHosts(1), false);
+    assert_eq!(shares(&cluster.on(submit(1, 1, one), at_second(0))), [share(2, 1)]);
+    assert!(!reason(&cluster.on(submit(1, 2, whole), at_second(0))).is_empty());
 }

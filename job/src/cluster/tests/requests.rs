@@ -135,6 +135,37 @@ fn the_queue_is_bounded_for_each_user_and_for_all() {
     assert_eq!(queue(3, 1), "3 jobs wait, which is the limit");
 }
 
+/// Submits this request again and again until the server refuses it. Each job ends at once. Returns
+/// the number of jobs.
+fn count_overtakes(server: &mut ServerState, request: &JobRequest) -> u32 {
+    for count in 0.. {
+        let actions = server.on(submit(1, 1000 + count, request.clone()), at_second(1));
+        let [job] = started(&actions)[..] else {
+            assert!(reason(&actions).contains("processors"), "memory is not what is missing");
+            return count;
+        };
+        server.on(finished(job.0, 0), at_second(1));
+        server.on(released(job.0, 0..1), at_second(1));
+    }
+    unreachable!("the server accepts each job")
+}
+
+#[test]
+fn a_job_is_not_overtaken_by_the_earlier_jobs_of_its_user() {
+    let mut server = cluster(1, 2);
+    login(&mut server, 2, 1001);
+    server.on(submit(1, 1, hosts_by_procs(1, 1)), at_second(0));
+    server.on(submit(1, 2, hosts_by_procs(1, 1)), at_second(0));
+    server.on(submit(2, 1, waiting(hosts_by_procs(1, 1))), at_second(0));
+    server.on(submit(2, 2, waiting(hosts_by_procs(1, 2))), at_second(0));
+    server.on(finished(2, 0), at_second(1));
+    // The start of the third job makes the fourth job the next one of its user.
+    assert_eq!(started(&server.on(released(2, 0..1), at_second(1))), [JobId(3)]);
+    server.on(finished(3, 0), at_second(1));
+    server.on(released(3, 0..1), at_second(1));
+    assert_eq!(count_overtakes(&mut server, &hosts_by_procs(1, 1)), 32);
+}
+
 #[test]
 fn a_job_that_was_overtaken_too_often_reserves_its_own_hosts_only() {
     let mut server = cluster(2, 2);
@@ -145,18 +176,7 @@ fn a_job_that_was_overtaken_too_often_reserves_its_own_hosts_only() {
     let large = JobRequest { pools: pool(1), ..waiting(hosts_by_procs(1, 2)) };
     server.on(submit(1, 0, small()), at_second(0));
     server.on(submit(2, 1, large), at_second(0));
-    let mut overtakes = 0;
-    loop {
-        let actions = server.on(submit(1, overtakes + 1, small()), at_second(1));
-        let [job] = started(&actions)[..] else {
-            assert!(reason(&actions).contains("processors"), "memory is not what is missing");
-            break;
-        };
-        overtakes += 1;
-        server.on(finished(job.0, 0), at_second(1));
-        server.on(released(job.0, 0..1), at_second(1));
-    }
-    assert_eq!(overtakes, 32);
+    assert_eq!(count_overtakes(&mut server, &small()), 32);
     let other = JobRequest { pools: pool(2), ..hosts_by_procs(1, 1) };
     assert_eq!(shares(&server.on(submit(1, 100, other), at_second(2))), [share(2, 1)]);
     // Waiting jobs are started by the same rule.

@@ -3,7 +3,8 @@
 //! checked at every step.
 //!
 //! Jobs run on a small simulation of the daemons' loop. The server orders each host of a job to
-//! start or to kill its share. A host whose link to the server breaks kills all of its shares.
+//! start or to kill its share. A host whose link to the server breaks kills all of its shares. For
+//! the server, the host is lost for these jobs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,6 +20,7 @@ use crate::cluster::{
 };
 
 mod driver;
+mod faults;
 
 pub use crate::seeded_random::Random;
 
@@ -42,7 +44,7 @@ pub enum Message {
         job: JobId,
         incarnation: Incarnation,
         share: u32,
-        procs: u32,
+        slots: u32,
         run_time: MonotonicTime,
     },
     Kill {
@@ -93,6 +95,18 @@ pub enum SimEvent {
         job: JobId,
         generation: u64,
     },
+    /// The server notices that the links of a job to a host are broken.
+    HostLost {
+        host: HostId,
+        generation: u64,
+        job: JobId,
+    },
+    /// The host notices the same.
+    JobLinkLost {
+        host: HostId,
+        generation: u64,
+        job: JobId,
+    },
     /// A fault that began at `since` must have been detected by now.
     CheckDeclaredDown {
         host: HostId,
@@ -100,6 +114,24 @@ pub enum SimEvent {
         generation: u64,
         since: Option<MonotonicTime>,
     },
+}
+
+impl SimEvent {
+    /// The daemon of the event, and its generation. `None`: the event is about a link.
+    fn daemon(&self) -> Option<(HostId, u64)> {
+        match self {
+            SimEvent::Deliver { to: host, generation, .. }
+            | SimEvent::LinkLost { host, generation, .. }
+            | SimEvent::Tick { host, generation }
+            | SimEvent::ShareEnded { host, generation, .. }
+            | SimEvent::JobLinkLost { host, generation, .. }
+            | SimEvent::ResetDone { host, generation } => Some((*host, *generation)),
+            SimEvent::RepeatKill { generation, .. }
+            | SimEvent::HostLost { generation, .. }
+            | SimEvent::CheckDeclaredDown { generation, .. } => Some((SERVER, *generation)),
+            SimEvent::LinkSilent { .. } => None,
+        }
+    }
 }
 
 struct Link {
@@ -114,8 +146,10 @@ struct Link {
 
 struct RunningShare {
     share: u32,
-    procs: u32,
+    slots: u32,
     killed: bool,
+    /// The links of the job are broken: no order and no report arrives.
+    is_cut: bool,
 }
 
 pub struct SimHost {
@@ -149,6 +183,7 @@ impl SimHost {
 /// The state of a job in the server's loop.
 struct Master {
     shares: Vec<HostShare>,
+    /// The shares that are released or lost.
     released: NodeSet,
     killing: bool,
     /// The server has ordered the end of the job.
@@ -160,6 +195,8 @@ struct Master {
 #[derive(Debug, Default, PartialEq)]
 pub struct Observed {
     pub submitted_at: MonotonicTime,
+    /// The job needs all slots of its hosts.
+    pub whole_hosts: bool,
     pub queued: bool,
     pub started_at: Option<MonotonicTime>,
     pub refused: bool,
@@ -177,6 +214,7 @@ pub struct Coverage {
     pub refused: u64,
     pub declared_down: u64,
     pub resets: u64,
+    pub broken_job_links: u64,
 }
 
 /// The log lines of the daemons, and the number of messages that the server has received.
@@ -232,7 +270,6 @@ impl Simulation {
             first_job: JobId(1),
             rows: 1 + random.below(4) as u32,
             memory: MEMORY,
-            oversubscribe: false,
             operators: Vec::new(),
             limits: ClusterLimits { queued_per_user: 40, queued: 100, ..ClusterLimits::default() },
         };
@@ -323,93 +360,6 @@ impl Simulation {
         }
         self.trace(|| format!("c{host} starts as {incarnation}"));
         self.step_member(host, tree_member::MemberEvent::Tick);
-    }
-
-    /// The daemon dies. With `power`, the whole host dies, and its peers are not notified.
-    pub fn kill(&mut self, host: HostId, power: bool) {
-        self.trace(|| format!("c{host} dies, power {power}"));
-        self.expect_declared_down(host, None);
-        let found = &mut self.hosts[host.index()];
-        (found.is_alive, found.is_stopped, found.last_fault_at) =
-            (false, false, MonotonicTime::MAX);
-        (found.generation, found.unreachable_since, found.powered_off) =
-            (found.generation + 1, None, power);
-        found.member = None;
-        found.running_shares.clear();
-        found.held_events.clear();
-        if host == SERVER {
-            self.server = None;
-            self.masters.clear();
-            self.sessions.clear();
-            self.submissions.values_mut().for_each(|submission| submission.dropped = true);
-        }
-        for pair in self.links_of(host) {
-            let other = if pair.0 == host { pair.1 } else { pair.0 };
-            let is_reachable = self.hosts[other.index()].group == self.hosts[host.index()].group;
-            let link = self.links.remove(&pair).unwrap();
-            let since = link.silent_since.unwrap_or(self.now);
-            let when = if power || !is_reachable {
-                since + TIMEOUTS.silence
-            } else {
-                self.now + MonotonicTime::from_millis(1)
-            };
-            let reason = if power { "no data received" } else { "closed" };
-            self.report_link_loss(other, host, when.max(self.now), reason);
-        }
-    }
-
-    /// Expects that the current incarnation is declared down in time, unless the fault that begins
-    /// now ends earlier.
-    fn expect_declared_down(&mut self, host: HostId, since: Option<MonotonicTime>) {
-        if let Some(member) = &self.hosts[host.index()].member {
-            let (incarnation, generation) = (member.incarnation(), self.hosts[0].generation);
-            self.schedule(
-                self.now + self.detection_bound,
-                SimEvent::CheckDeclaredDown { host, incarnation, generation, since },
-            );
-        }
-    }
-
-    pub fn stop(&mut self, host: HostId, stopped: bool) {
-        if !self.hosts[host.index()].is_alive || self.hosts[host.index()].is_stopped == stopped {
-            return;
-        }
-        self.trace(|| format!("c{host} stopped {stopped}"));
-        let last_fault_at = if stopped { MonotonicTime::MAX } else { self.now };
-        let found = &mut self.hosts[host.index()];
-        (found.is_stopped, found.last_fault_at) = (stopped, last_fault_at);
-        self.set_unreachable(host, stopped);
-        let found = &mut self.hosts[host.index()];
-        if !stopped {
-            for event in std::mem::take(&mut found.held_events) {
-                self.schedule(self.now, event);
-            }
-            self.schedule_tick(host);
-        }
-        self.update_link_silence();
-    }
-
-    pub fn cut(&mut self, host: HostId, group: u8) {
-        self.trace(|| format!("c{host} in group {group}"));
-        let found = &mut self.hosts[host.index()];
-        found.group = group;
-        found.last_fault_at = if group == 0 { self.now } else { MonotonicTime::MAX };
-        self.set_unreachable(host, group != 0);
-        self.update_link_silence();
-    }
-
-    fn set_unreachable(&mut self, host: HostId, is_unreachable: bool) {
-        if host == SERVER {
-            // All other hosts become unreachable with the server.
-            let last_fault_at = if is_unreachable { MonotonicTime::MAX } else { self.now };
-            self.hosts.iter_mut().for_each(|host| host.last_fault_at = last_fault_at);
-            return;
-        }
-        let unreachable_since = is_unreachable.then_some(self.now);
-        self.hosts[host.index()].unreachable_since = unreachable_since;
-        if unreachable_since.is_some() {
-            self.expect_declared_down(host, unreachable_since);
-        }
     }
 
     fn can_communicate(&self, (one, two): (HostId, HostId)) -> bool {
@@ -505,14 +455,14 @@ impl Simulation {
             Message::ShareReleased { job, share, did_run } => {
                 self.on_share_released(job, share, did_run)
             }
-            Message::Start { job, incarnation, share, procs, run_time } => {
-                self.start_share(to, (job, share, procs), incarnation, run_time);
+            Message::Start { job, incarnation, share, slots, run_time } => {
+                self.start_share(to, (job, share, slots), incarnation, run_time);
             }
             Message::Kill { job, share } => match self.hosts[to.index()]
                 .running_shares
                 .get_mut(&job)
             {
-                Some(run) if !run.killed => {
+                Some(run) if !run.killed && !run.is_cut => {
                     run.killed = true;
                     let is_slow = self.random.chance(3);
                     let delay = MonotonicTime::from_millis(if is_slow { 8000 } else { 20 });
@@ -529,9 +479,6 @@ impl Simulation {
     }
 
     fn step_member(&mut self, host: HostId, event: tree_member::MemberEvent) {
-        if let tree_member::MemberEvent::LinkLost { host: SERVER, .. } = event {
-            self.kill_all(host);
-        }
         let now = self.now;
         let Some(member) = &mut self.hosts[host.index()].member else { return };
         for action in member.on(event, now) {
@@ -581,22 +528,24 @@ impl Simulation {
         self.now = end;
     }
 
+    fn end_share_soon(&mut self, host: HostId, generation: u64, job: JobId) {
+        let end = self.now + MonotonicTime::from_millis(20);
+        self.schedule(end, SimEvent::ShareEnded { host, generation, job });
+    }
+
     fn dispatch(&mut self, event: SimEvent) {
-        let (host, generation) = match &event {
-            SimEvent::Deliver { to, generation, .. } => (*to, *generation),
-            SimEvent::LinkLost { host, generation, .. } => (*host, *generation),
-            SimEvent::Tick { host, generation }
-            | SimEvent::ShareEnded { host, generation, .. }
-            | SimEvent::ResetDone { host, generation } => (*host, *generation),
-            SimEvent::RepeatKill { generation, .. }
-            | SimEvent::CheckDeclaredDown { generation, .. } => (SERVER, *generation),
-            SimEvent::LinkSilent { pair, link } => return self.on_silence_limit(*pair, *link),
-        };
+        if let SimEvent::LinkSilent { pair, link } = event {
+            return self.on_silence_limit(pair, link);
+        }
+        let Some((host, generation)) = event.daemon() else { return };
         let found = &mut self.hosts[host.index()];
         if found.generation != generation || !found.is_alive {
             return;
         }
-        if found.is_stopped && !matches!(event, SimEvent::CheckDeclaredDown { .. }) {
+        // The link of a stopped host is silent, and keeps its messages in order.
+        let is_on_link = matches!(event, SimEvent::Deliver { link: 1.., .. });
+        let is_check = matches!(event, SimEvent::CheckDeclaredDown { .. });
+        if found.is_stopped && !is_on_link && !is_check {
             return found.held_events.push(event);
         }
         match event {
@@ -613,6 +562,10 @@ impl Simulation {
                 }
             }
             SimEvent::LinkLost { host, peer, reason, .. } => {
+                if peer == SERVER {
+                    // The jobs of the lost link end, even if there is another link by now.
+                    self.kill_all(host);
+                }
                 if self.links.contains_key(&pair(host, peer)) {
                     return;
                 }
@@ -638,7 +591,8 @@ impl Simulation {
                 }
             }
             SimEvent::ShareEnded { host, job, .. } => {
-                if let Some(run) = self.hosts[host.index()].running_shares.remove(&job) {
+                let run = self.hosts[host.index()].running_shares.remove(&job);
+                if let Some(run) = run.filter(|run| !run.is_cut) {
                     let free = Message::ShareReleased { job, share: run.share, did_run: true };
                     self.send(host, SERVER, free);
                 }
@@ -659,6 +613,8 @@ impl Simulation {
                 );
             }
             SimEvent::RepeatKill { job, .. } => self.kill_shares(job),
+            SimEvent::HostLost { host, job, .. } => self.lose_host(job, host),
+            SimEvent::JobLinkLost { host, job, .. } => self.end_share_soon(host, generation, job),
             SimEvent::CheckDeclaredDown { host, incarnation, since, .. } => {
                 let fault_ended =
                     since.is_some() && self.hosts[host.index()].unreachable_since != since;
@@ -692,8 +648,8 @@ impl Simulation {
         }
     }
 
-    /// The number of messages in flight or waiting anywhere. It bounds the memory that grows with
-    /// them.
+    /// The number of scheduled events, and of messages that wait because the network is cut. The
+    /// memory grows with this number.
     pub fn in_flight_count(&self) -> usize {
         self.events.len() + self.links.values().map(|link| link.blocked.len()).sum::<usize>()
     }

@@ -9,8 +9,9 @@ use crate::cluster::HostShare;
 
 impl GangScheduler {
     /// Rebases the usage of the jobs that compete with a new job, directly or through other jobs.
-    /// If they have never competed before, their usage is counted from different origins. Each
-    /// group that has competed so far begins at 0, like the new job.
+    /// If they have never competed before, their usage is counted from different origins. In each
+    /// group that has competed so far, the job with the smallest usage begins at 0, like the new
+    /// job.
     pub(super) fn rebase_usage(&mut self, shares: &[HostShare]) {
         let mut groups: BTreeMap<HostId, Vec<JobId>> = BTreeMap::new();
         for (id, job) in &self.jobs {

@@ -1,5 +1,5 @@
 //! Turns that need no decision: equivalent jobs on one host rotate on that host for some time
-//! without orders of the scheduler. Any event in the meantime first ends the rotation.
+//! without orders of the scheduler. An event that may change the plan first ends the rotation.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use crate::cluster::MonotonicTime;
 
 /// The length of a rotation, after which the scheduler decides again.
 const ROTATION_WINDOW: Duration = Duration::from_millis(500);
-/// The number of slices that have to end as planned before a rotation starts. So a job that is
-/// interrupted often starts no rotation.
+/// The number of slices that have to end as planned before a rotation starts. If jobs are often
+/// interrupted, no rotation starts.
 const STABLE_SLICES: u32 = 4;
 /// The largest number of jobs in a rotation.
 const MAX_ROTATION_JOBS: usize = 8;
@@ -35,7 +35,7 @@ impl Rotation {
         self.jobs[0]
     }
 
-    /// A time by which the rotation should have ended long ago.
+    /// When the scheduler aborts the rotation if its end was not reported.
     pub(super) fn deadline(&self) -> MonotonicTime {
         self.began_at + 2 * ROTATION_WINDOW
     }

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use score_proto::ids::{HostId, JobId};
-use score_proto::job_control::{HostPlacement, JobOrder, Placement, ShepherdOrder};
+use score_proto::job_control::{HostPlacement, JobOrder, Placement, Remains, ShepherdOrder};
 use score_proto::peer_message::{Incarnation, JobIncarnation};
 
 use super::shepherd::Shepherd;
@@ -125,6 +125,17 @@ impl World {
             Effect::Finished(job, _) => {
                 let user_job = self.jobs.get(&job);
                 assert!(user_job.is_some_and(|one| one.code.is_some()), "nobody knows of {job}");
+                // Now the server gives the slots of these hosts to other jobs.
+                for host in user_job.iter().flat_map(|one| &one.hosts) {
+                    let shepherd = self.hosts[*host].shepherds.get(&job);
+                    let is_over = shepherd.is_none_or(|one| one.has_ended());
+                    assert!(is_over || self.lost_hosts.contains(&(job, *host)), "{job} on {host}");
+                }
+            }
+            Effect::HostsLost(lost) if lost.remains == Remains::Processes => {
+                let hosts = &self.jobs[&lost.job].hosts;
+                let hosts = lost.hosts.map(|index| (lost.job, hosts[index as usize]));
+                self.lost_hosts.extend(hosts);
             }
             Effect::RowStarted => self.counts.switches += 1,
             Effect::ToSession(..)

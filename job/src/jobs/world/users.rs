@@ -15,8 +15,8 @@ use super::{Event, LAST_FAULT_AT, MonotonicTime, SERVER_HOST, SLOTS, World};
 use crate::cluster::HostShare;
 use crate::jobs::{ClientJob, Input, NewJob, SessionKey};
 
-/// The time limit of an honest job without faults. About twenty other jobs run at the same time,
-/// and each computes 0.2 s in each of at most two stages. Hostile jobs are stopped 0.2 s late.
+/// The time limit of an honest job without faults. Fewer than twenty other jobs run at the same
+/// time. Each computes at most 0.2 s in each of at most two stages. Hostile jobs stop 0.2 s late.
 const MAX_JOB_LATENCY: Duration = Duration::from_secs(100);
 
 #[derive(Debug)]
@@ -109,7 +109,7 @@ impl World {
         (0..count).map(|_| take(&mut free)).collect()
     }
 
-    /// Schedules the user's requests and faults of the job.
+    /// Schedules requests of the user, and perhaps a fault.
     fn plan_requests(&mut self, job: JobId) {
         let is_hostile = self.jobs[&job].is_hostile;
         if self.random.chance(self.faults_percent) && self.now < LAST_FAULT_AT {

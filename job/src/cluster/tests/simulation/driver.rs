@@ -10,7 +10,7 @@ use super::{
     DETECTION_BOUND, MEMORY, Master, Message, Observed, Random, RunningShare, SimEvent, Simulation,
     TIMEOUTS,
 };
-use crate::cluster::{ClusterAction, ClusterEvent, JobRequest, MonotonicTime, SessionId};
+use crate::cluster::{ClusterAction, ClusterEvent, JobRequest, MonotonicTime, SessionId, SlotUse};
 
 impl Simulation {
     // The daemon's side of jobs.
@@ -18,18 +18,19 @@ impl Simulation {
     pub(super) fn start_share(
         &mut self,
         host: HostId,
-        (job, share, procs): (JobId, u32, u32),
+        (job, share, slots): (JobId, u32, u32),
         incarnation: Incarnation,
         run_time: MonotonicTime,
     ) {
-        let slots = self.config.hosts[host.index()].slots * self.config.rows;
+        let all_slots = self.config.hosts[host.index()].slots * self.config.rows;
         let found = &mut self.hosts[host.index()];
         if found.member.as_ref().is_none_or(|member| member.incarnation() != incarnation) {
             return self.send(host, SERVER, Message::ShareReleased { job, share, did_run: false });
         }
-        found.running_shares.insert(job, RunningShare { share, procs, killed: false });
-        let busy: u32 = found.running_shares.values().map(|run| run.procs).sum();
-        assert!(busy <= slots, "c{host} runs {busy} processes on {slots} slots of all rows");
+        let run = RunningShare { share, slots, killed: false, is_cut: false };
+        found.running_shares.insert(job, run);
+        let used: u32 = found.running_shares.values().map(|run| run.slots).sum();
+        assert!(used <= all_slots, "c{host} has {all_slots} slots in all rows and uses {used}");
         let generation = found.generation;
         self.schedule(self.now + run_time, SimEvent::ShareEnded { host, generation, job });
     }
@@ -53,19 +54,30 @@ impl Simulation {
     pub fn deliver_to_server(&mut self, event: ClusterEvent) {
         let now = self.now;
         if let ClusterEvent::LinkLost { host, .. } = &event {
-            let host = *host;
-            let has_share_there = |master: &Master| {
-                let is_unreleased = |index: &u32| !master.released.contains(*index);
-                let mut unreleased =
-                    (0..).zip(&master.shares).filter(|(index, _)| is_unreleased(index));
-                unreleased.any(|(_, share)| share.host == host)
-            };
-            let jobs = self.masters.iter().filter(|(_, master)| has_share_there(master));
-            for job in jobs.map(|(job, _)| *job).collect::<Vec<_>>() {
-                self.fail_job(job, now);
+            for job in self.masters.keys().copied().collect::<Vec<_>>() {
+                self.lose_host(job, *host);
             }
         }
         self.step_server(event, now);
+        self.schedule_tick(SERVER);
+    }
+
+    /// A host is lost for a job. Its master ends the job and does not wait for this host.
+    pub(super) fn lose_host(&mut self, job: JobId, host: HostId) {
+        let Some(master) = self.masters.get_mut(&job) else { return };
+        let of_host = (0..).zip(&master.shares).filter(|(_, share)| share.host == host);
+        let is_unreleased = |index: &u32| !master.released.contains(*index);
+        let hosts: NodeSet = of_host.map(|(index, _)| index).filter(is_unreleased).collect();
+        if hosts.is_empty() {
+            return;
+        }
+        master.released.union(&hosts);
+        let is_over = master.released.len() == master.shares.len() as u32;
+        self.step_server(ClusterEvent::HostsLost { job, hosts }, self.now);
+        self.fail_job(job, self.now);
+        if is_over {
+            self.masters.remove(&job);
+        }
         self.schedule_tick(SERVER);
     }
 
@@ -98,6 +110,7 @@ impl Simulation {
                     "{submission:?}"
                 );
                 submission.started_at = Some(self.now);
+                let whole_hosts = submission.whole_hosts;
                 self.coverage.started += 1;
                 let run_time = self.random.time(50, 20_000);
                 for (index, share) in (0..).zip(&shares) {
@@ -106,8 +119,8 @@ impl Simulation {
                     let host = &server.membership.hosts[share.host.index()];
                     assert!(share.procs <= host.config.slots && host.promised_memory <= MEMORY);
                     let incarnation = incarnations[index as usize];
-                    let procs = share.procs;
-                    let start = Message::Start { job, incarnation, share: index, procs, run_time };
+                    let slots = if whole_hosts { host.config.slots } else { share.procs };
+                    let start = Message::Start { job, incarnation, share: index, slots, run_time };
                     self.send(SERVER, share.host, start);
                 }
                 let released = NodeSet::new();
@@ -274,11 +287,19 @@ impl Simulation {
         let wait = self.random.chance(70);
         let priority = self.random.below(16) as u8;
         let memory = if self.random.chance(30) { self.random.below(60) } else { 0 };
-        let request =
-            JobRequest { allocation: shape, pools, wait, priority, memory, spec_bytes: 10 };
+        let whole_hosts = self.random.chance(15);
+        let request = JobRequest {
+            allocation: shape,
+            pools,
+            wait,
+            priority,
+            slot_use: if whole_hosts { SlotUse::WholeHosts } else { SlotUse::PerProcess },
+            memory,
+            spec_bytes: 10,
+        };
         let could_run = !wait && self.could_run(&request);
-        let submitted_at = self.now;
-        self.submissions.insert((session, tag), Observed { submitted_at, ..Observed::default() });
+        let observed = Observed { submitted_at: self.now, whole_hosts, ..Observed::default() };
+        self.submissions.insert((session, tag), observed);
         self.deliver_to_server(ClusterEvent::Submit { session, tag, request });
         let refused = self.submissions[&(session, tag)].refused;
         assert!(!(refused && could_run), "submission {tag} was refused and could have run");
@@ -301,7 +322,9 @@ impl Simulation {
             let fits = usable.filter(|(_, host)| host.promised_memory + request.memory <= MEMORY);
             let free = fits.map(|(_, host)| {
                 let slots = host.config.slots;
-                (slots * self.config.rows - host.used_slots).min(slots)
+                let free = (slots * self.config.rows - host.used_slots).min(slots);
+                let has_row = request.slot_use == SlotUse::PerProcess || free == slots;
+                if has_row { free } else { 0 }
             });
             let mut free: Vec<u32> = free.collect();
             free.sort_unstable_by(|a, b| b.cmp(a));
