@@ -127,8 +127,8 @@ impl Connection {
         }
     }
 
-    /// The next message, if it has arrived. After mio has reported the socket,
-    /// [`Connection::mark_readable`] must be called first.
+    /// The next message, if it has arrived. After mio has reported the socket, call
+    /// [`Connection::mark_readable`] first.
     ///
     /// # Errors
     /// The connection is closed, or the message is not one that the client can handle. The

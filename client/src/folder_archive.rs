@@ -104,8 +104,8 @@ impl FolderArchive {
         Ok(FileDigest { hash: *hasher.finalize().as_bytes(), size: self.size })
     }
 
-    /// Reads bytes of the archive from `offset` on. Returns their number, which is lower at its
-    /// end.
+    /// Reads bytes of the archive from `offset` on. Returns their number, which is lower at the end
+    /// of the archive.
     ///
     /// # Errors
     /// If a file can no longer be read.
@@ -173,7 +173,7 @@ pub fn read_full_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<us
 }
 
 /// Opens a file for reading. Does not wait for the other end of a FIFO, and does not follow a
-/// symbolic link out of the directory.
+/// symbolic link that has replaced the file.
 fn open_file(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
     File::options().read(true).custom_flags(flags.bits()).open(path)

@@ -23,12 +23,12 @@ const MAX_IDLE_CAPACITY: usize = 64 * 1024;
 pub const READ_BUFFER_LEN: usize = 64 * 1024;
 
 thread_local! {
-    /// One buffer for all links, because a daemon may have thousands. A shepherd reads all of its
-    /// data into this buffer, because the shepherd inherits the buffer's pages from its daemon.
+    /// One buffer for all connections, because a daemon may have thousands. A shepherd reads all of
+    /// its data into this buffer, because the shepherd inherits the buffer's pages from its daemon.
     static READ_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BUFFER_LEN]);
 }
 
-/// Calls `read` with a buffer of `READ_BUFFER_LEN`. Must not be nested.
+/// Calls `read` with a buffer of [`READ_BUFFER_LEN`] bytes. Calls must not be nested.
 pub fn with_read_buffer<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
     READ_BUFFER.with_borrow_mut(|scratch| read(scratch))
 }
@@ -119,7 +119,8 @@ impl FramedSocket {
     }
 
     fn needed_interest(&self) -> Option<Interest> {
-        // The socket holds data. A report of each further arrival would only wake the owner.
+        // While reading is suspended and the socket holds data, a report of each further arrival
+        // would only wake the owner.
         let reads = !(self.is_paused && self.readable);
         // Without a backlog, a report of each message that the peer reads would only wake the
         // owner.
@@ -235,7 +236,7 @@ impl FramedSocket {
     }
 
     /// Writes the queue, and waits for at most `timeout` until the socket has accepted it. Returns
-    /// whether it has, or the peer does not read any more.
+    /// true if the socket has accepted the queue, or if the peer does not read any more.
     ///
     /// # Errors
     /// See ppoll(2).

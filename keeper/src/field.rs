@@ -10,7 +10,7 @@ pub struct FieldError;
 
 impl std::fmt::Display for FieldError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a field is missing, too long or has no meaning")
+        f.write_str("a field is missing, too long or invalid")
     }
 }
 

@@ -1,7 +1,7 @@
-//! Records between a daemon and its keeper. They use two sockets that preserve record boundaries
-//! (SOCK_SEQPACKET). On the first socket the daemon sends a [`Call`], with descriptors if the call
-//! needs them, and receives one [`Reply`] to each. On the second socket the keeper sends
-//! [`Event`]s.
+//! The records that a daemon and its keeper exchange on two sockets that preserve record boundaries
+//! (SOCK_SEQPACKET). On the first socket the daemon sends [`Call`]s, with descriptors if the call
+//! needs them. The keeper answers each call with one [`Reply`]. On the second socket the keeper
+//! sends [`Event`]s.
 
 use crate::field::{FieldError, FieldReader, FieldWriter};
 use crate::voucher::{KEY_LEN, MAX_VOUCHER_LEN};
@@ -20,8 +20,9 @@ pub struct JobHandle(pub u64);
 /// A request of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Call {
-    /// Vouch for the process that has connected to the local socket of users. The connection is
-    /// passed as a descriptor. Reply: [`Reply::Done`]. The voucher follows in an event.
+    /// Issue a voucher for the process that has connected to the local socket of users. The
+    /// connection is passed as a descriptor. Reply: [`Reply::Done`]. The voucher follows in an
+    /// event.
     Vouch {
         /// The daemon's number of the session. The event contains it.
         session: u64,

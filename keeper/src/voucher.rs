@@ -1,7 +1,7 @@
 //! Vouchers. The keeper of the login host gets the identity of a client from the kernel and
-//! certifies it in a voucher. The voucher is sent with the user's jobs to their hosts. The keepers
-//! of those hosts start processes as the user only if the voucher is valid. All keepers of a
-//! cluster share the voucher key; no daemon has it.
+//! certifies it in a voucher. The daemons send the voucher with the user's jobs to the hosts of the
+//! jobs. The keepers of those hosts start processes as the user only if the voucher is valid. All
+//! keepers of a cluster share the voucher key. No daemon has this key.
 
 use blake3::Hash;
 
@@ -48,12 +48,12 @@ pub struct Voucher {
     pub uid: u32,
     /// The gid of the user.
     pub gid: u32,
-    /// The kernel's number of the login's connection. The login host does not reuse it until it is
-    /// rebooted.
+    /// The cookie of the login's connection. The kernel of the login host assigns each cookie only
+    /// once until the next boot.
     pub session: u64,
     /// The time at which the voucher expires, in seconds since 1970.
     pub expires_at: u64,
-    /// The user's name on the login host. Empty if its name services have no entry for the uid.
+    /// The user's name on the login host. Empty if the name services have no entry for the uid.
     pub name: Vec<u8>,
     /// The name of the login host.
     pub login_host: Vec<u8>,
@@ -70,7 +70,7 @@ pub enum VoucherError {
     Forged,
     /// The voucher has expired.
     Expired,
-    /// The voucher expires later than any voucher that is issued now.
+    /// The voucher expires later than a voucher that any keeper can have issued by now.
     FromTheFuture,
 }
 
@@ -88,7 +88,8 @@ impl std::fmt::Display for VoucherError {
 }
 
 impl Voucher {
-    /// Decodes a voucher without checking its issuer. For daemons, which do not have the key.
+    /// Decodes a voucher without checking its issuer. Daemons use this function, because they do
+    /// not have the key.
     ///
     /// # Errors
     /// The voucher is malformed.

@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         Ok(Command::Service(options)) => daemon::service::run(&options),
         Ok(Command::Console(options)) => console::run(&options).map_err(std::io::Error::other),
         Ok(Command::Shepherd(options)) => {
-            // A shepherd is forked from a daemon and inherits the daemon's signal dispositions.
+            // The shepherd inherits the signal dispositions of the keeper that starts it.
             sys::process::default_and_block_signals().and_then(|()| shepherd::run(options))
         }
         Ok(Command::Keeper(options)) => keeper::run(options),

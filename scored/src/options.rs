@@ -19,23 +19,23 @@ use crate::{console, keeper, owner_arg, raw_socket, shepherd, tool_supervisor};
 pub const HELP: &str = "\
 usage: scored [-group EXPR] [-file DB] [-server HOST] [-host NAME] [-network NET] [-port N]
               [-key FILE] [-socket PATH] [-user USER] [-operator USER] [-syslog ADDRESS[:PORT]] [-v]
-              [-ts MS] [-rows N] [-page PORT|ADDRESS:PORT|off]
+              [-ts MS] [-rows N] [-cleanup SEC] [-page PORT|ADDRESS:PORT|off]
        scored -list | -kill JOB
        scored -probe [-json]
-       scored -try HOSTS [-start WAY] [-links L] [-mtu BYTES] [-rate RATE]
+       scored -try HOSTS [-start WAY] [-timeout SEC] [-links L] [-mtu BYTES] [-rate RATE]
        scored -makekey FILE
        scored -single -control FD [-nonamespace]
 Without an option that selects another mode, as root: serve all users (multi-user mode).
-  -group EXPR   the hosts of the cluster (scorehosts); default: all of the database
-  -file DB      the database; default /etc/score/scorehosts.db, without one this host alone
-  -server HOST  the host that runs the server; default: the last
+  -group EXPR   the hosts of the cluster (scorehosts); default: all hosts of the database
+  -file DB      the database; default /etc/score/scorehosts.db. Without a database: this host alone
+  -server HOST  the host that runs the server; default: the last host of the group
   -host NAME    the name of this host; default: its host name
   -network NET  the network on which the daemons reach each other: records NET/HOST address=...
   -port N       where daemons listen; default 9901
   -key FILE     the cluster key; default /etc/score/cluster.key
   -socket PATH  the socket for scruns of this host; default /run/scored/scored.sock
-  -user U       the system user as which the daemon runs; default scored. Its keeper runs as root
-  -operator U   a user that may end the jobs of others; any number of times
+  -user U       the system user as which the daemon runs; default scored. The keeper runs as root
+  -operator U   a user that may end the jobs of other users; repeat it for each operator
   -syslog A     also send the log to a syslog receiver, by UDP; default port 514
   -ts MS        the length of a time slice, 5 to 60000; default 500
   -rows N       jobs that may share a processor, 1 to 64; default 8; 1: no sharing
@@ -45,18 +45,18 @@ Without an option that selects another mode, as root: serve all users (multi-use
                 default: a free port of 127.0.0.1, which scps -page prints
   -list         list the jobs of the cluster
   -kill JOB     end a job: your own, or as operator any job
-  -probe        print what this machine allows, and the effect of what is missing
-  -json         print the report as JSON
+  -probe        print the capabilities of this machine, and the effects of missing ones
+  -json         print the report of -probe as JSON
   -try HOSTS    start a probe instead of a daemon on each host (names with commas, or local:N for N
                 virtual hosts), print the result, and end it
   -start WAY    launcher for daemons: ssh, slurm, pbs, lsf or sge; default: from the environment
-  -timeout SEC  give up a host that takes longer; default 30
+  -timeout SEC  give up a host that does not answer within this time; default 30
   -links, -mtu, -rate    virtual hosts: number of networks, MTU in bytes, rate such as 200mbit
   -makekey FILE write a new cluster key to a new file that only its owner can read
   -single       run one job for the scrun at the other end of descriptor FD
   -control FD   descriptor of the socket to scrun
   -nonamespace  use no PID namespace, even if this machine permits one
-  -help         print this
+  -help         print this text
 In single-user mode scrun starts scored by itself: see scored(8).
 ";
 
@@ -72,7 +72,7 @@ const IGNORED_OPTIONS: &[(&str, bool, &str)] = &[
     ),
 ];
 
-/// Options that request the default behaviour: scored keeps no state of an earlier scored.
+/// Options that request the default behaviour: scored does not resume jobs of an earlier scored.
 const NOOP_OPTIONS: [&str; 2] = ["-reset", "-resetall"];
 
 /// Options that choose a mode and have no value.

@@ -1,5 +1,5 @@
-//! The owner of a job as an argument on a shepherd's command line. An argument is used because the
-//! shepherd becomes the user before it decodes any message.
+//! The owner of a job as an argument on the command line of a shepherd or supervisor. A message
+//! cannot contain the owner, because the process becomes the user before it decodes any message.
 #![forbid(unsafe_code)]
 
 use std::ffi::{OsStr, OsString};

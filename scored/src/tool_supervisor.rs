@@ -1,11 +1,16 @@
-//! The supervisor of a tool (`scored -tool`). For each tool of a job, each host runs one
-//! supervisor, which starts the tool and watches it. The supervisor runs as the user of the job,
-//! but outside of the job's PID namespace. It is a child of the daemon, or of the keeper in
+//! The supervisor of a tool (`scored -tool`). For each tool of a job, each host of the tool runs
+//! one supervisor, which starts the tool and watches it. The supervisor runs as the user of the
+//! job, but outside of the job's PID namespace. It is a child of the daemon, or of the keeper in
 //! multi-user mode.
 //!
 //! The supervisor adopts orphaned processes of the tool. It kills all processes of the tool in
-//! three cases: the tool's first process has ended, the order has arrived, or the connection to the
-//! daemon is lost. The daemon never blocks on a supervisor.
+//! these cases:
+//!
+//! - The tool's first process has ended. The supervisor kills this process if the daemon orders it,
+//!   or if the tool's time to clean up has passed.
+//! - The connection to the daemon is lost.
+//!
+//! The daemon never blocks on a supervisor.
 #![forbid(unsafe_code)]
 
 use std::ffi::{CString, OsStr, OsString};
@@ -45,8 +50,14 @@ use crate::sys::{credentials, descriptor, realtime};
 const PROCESS_NAME: &std::ffi::CStr = c"scored-tool";
 /// How often the supervisor checks the tool's status file after the end of the job.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the daemon may take to read the last reports.
+/// How long the daemon may take to read the last reports. Also limits the time in which the
+/// supervisor kills the remaining processes.
 const LAST_REPORT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The reads of a tool's output, each of 4 KiB, between which the supervisor handles orders.
+const READS_PER_TURN: usize = 16;
+/// The reads after the end of a tool. A pipe holds at most 1 MiB, unless root has changed
+/// fs.pipe-max-size.
+const LAST_READS: usize = 257;
 /// The supervisor forwards this many output lines of a tool at once, then one line in each
 /// interval.
 const LINE_BURST: u32 = 256;
@@ -121,7 +132,7 @@ pub fn run(options: SupervisorOptions) -> io::Result<()> {
 /// The time limits of a tool after the end of its job.
 #[derive(Debug)]
 struct Cleanup {
-    /// The tool is killed at this time in any case.
+    /// The supervisor kills the tool at this time at the latest.
     deadline: Instant,
     silence: Duration,
     /// The last observed modification time of the status file, and when it was first observed.
@@ -219,7 +230,7 @@ impl Supervisor {
             }
         }
         while matches!(self.signals.read_signal(), Ok(Some(_))) {}
-        self.read_output();
+        self.read_output(READS_PER_TURN);
         self.reap();
         self.watch_cleanup(Instant::now());
         self.link.flush();
@@ -279,7 +290,7 @@ impl Supervisor {
         while let WaitResult::Exited(reaped) = process::reap() {
             if self.tool.as_ref().is_some_and(|tool| tool.pid == reaped.pid) {
                 kill_rest();
-                self.read_output();
+                self.read_output(LAST_READS);
                 self.end(reaped.status);
             }
         }
@@ -287,7 +298,11 @@ impl Supervisor {
 
     fn end(&mut self, status: Status) {
         self.is_over = true;
-        if let Some(tool) = self.tool.take() {
+        if let Some(mut tool) = self.tool.take() {
+            if !tool.line.is_empty() {
+                tool.pass_line(&mut self.link);
+            }
+            tool.report_dropped_lines(&mut self.link);
             ToolNames::new(&tool.order).remove();
             self.link.queue(&ToolEventKind::Ended(status));
         }
@@ -303,11 +318,10 @@ impl Supervisor {
         }
     }
 
-    fn read_output(&mut self) {
+    fn read_output(&mut self, max_reads: usize) {
         let Some(tool) = &mut self.tool else { return };
         let mut bytes = [0; 4096];
-        // The amount is bounded so that orders are handled between reads.
-        for _ in 0..16 {
+        for _ in 0..max_reads {
             let Some(output) = &mut tool.output else { return };
             match output.read(&mut bytes) {
                 Ok(0) => tool.output = None,
@@ -348,7 +362,7 @@ impl Supervisor {
 }
 
 impl RunningTool {
-    /// Forwards a line, unless there were too many of them.
+    /// Forwards the line. Drops it if the tool exceeds its rate limit or the daemon reads slowly.
     fn pass_line(&mut self, link: &mut FramedSocket) {
         let line = std::mem::take(&mut self.line);
         let now = Instant::now();
@@ -356,12 +370,16 @@ impl RunningTool {
             self.dropped_lines += 1;
             return;
         }
+        self.report_dropped_lines(link);
+        self.limit.take(now);
+        link.queue(&ToolEventKind::Output(line));
+    }
+
+    fn report_dropped_lines(&mut self, link: &mut FramedSocket) {
         if let dropped @ 1.. = std::mem::take(&mut self.dropped_lines) {
             let text = format!("({dropped} lines are not shown: the tool wrote too fast)");
             link.queue(&ToolEventKind::Output(text.into_bytes()));
         }
-        self.limit.take(now);
-        link.queue(&ToolEventKind::Output(line));
     }
 }
 
@@ -470,7 +488,7 @@ fn spawn_program(
     set_pdeathsig(&mut command, libc::SIGKILL);
     unblock_signals(&mut command);
     process::set_umask(tool.umask);
-    // The child is not waited for here, because the supervisor reaps all of its children.
+    // The supervisor reaps all of its children, so the handle of the child can be dropped.
     let child = command.spawn()?;
     Ok((i32::try_from(child.id()).unwrap_or(0), File::from(output)))
 }

@@ -1,5 +1,5 @@
-//! If any component is killed at any time, all processes and files of the job are removed soon
-//! after. These tests are a program of their own, because they count the directories of all jobs.
+//! If any component is killed at any time, SCore soon removes all processes and files of the job.
+//! These tests are a separate program, because they count the directories of all jobs.
 
 mod driver;
 
@@ -16,7 +16,7 @@ use score_proto::message::*;
 /// xtask soak kill` verifies. The tests allow more time because the machine may have other load.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A job whose processes have children in sessions of their own. The environment of each contains
+/// A job whose processes have children in other sessions. The environment of each process contains
 /// the returned mark.
 fn stubborn_job(nodes: u32) -> (JobSpec, String) {
     let mark = mark();

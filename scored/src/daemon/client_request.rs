@@ -33,13 +33,14 @@ impl ClientRequest {
             ClientRequest::ToJob(request) | ClientRequest::Forward(UserRequest::Job(request)) => {
                 request
             }
-            // A file goes to the hosts only after the hosts have requested its bytes.
-            ClientRequest::Console(ConsoleRequest::ToolFile(_))
-            | ClientRequest::Forward(UserRequest::Console(ConsoleRequest::ToolFile(_))) => {
-                return false;
-            }
-            ClientRequest::Console(_) | ClientRequest::Forward(UserRequest::Console(_)) => {
-                return true;
+            ClientRequest::Console(request)
+            | ClientRequest::Forward(UserRequest::Console(request)) => {
+                // The server itself answers requests for lists and the page. A file goes to the
+                // hosts only after the hosts have requested its bytes.
+                return !matches!(
+                    request,
+                    ConsoleRequest::List | ConsoleRequest::Page | ConsoleRequest::ToolFile(_)
+                );
             }
             _ => return false,
         };
@@ -64,14 +65,15 @@ pub enum Readiness {
     Ready,
     /// The messages of all sessions of the user occupy all memory that a user may have.
     NoRoom,
-    /// A link or a shepherd accepts no more orders, or the session has exceeded its rate limit.
+    /// A link or a shepherd accepts no more orders, or the client has exceeded its rate limit.
     Blocked,
-    /// The user has consumed all processing time that the daemon grants. New time follows soon.
+    /// The user has consumed all processing time that the daemon grants for now.
     NoTime,
 }
 
 impl Readiness {
-    /// Whether the daemon will read the session within a bounded time, whatever other processes do.
+    /// Whether the daemon will read the session within a bounded time that no other process can
+    /// extend.
     pub fn is_read_soon(self) -> bool {
         matches!(self, Readiness::Ready | Readiness::NoTime)
     }

@@ -1,6 +1,6 @@
 //! Starts the daemons of a job's hosts in single-user mode. This daemon starts a daemon on each
-//! other host; each of these connects to this daemon. The job begins when the last daemon has
-//! joined.
+//! other host, and each started daemon connects to this daemon. The job begins when the last daemon
+//! has joined.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -28,7 +28,7 @@ use score_job::jobs::ClientJob;
 /// The address at which a daemon listens, and its incarnation.
 pub type DaemonEndpoint = (SocketAddr, Incarnation);
 
-/// The daemons of a job's hosts. The value exists as long as the job, and the daemons end with it.
+/// The daemons of the hosts of the first job or of a scout session. They end with this daemon.
 pub struct DaemonBringup {
     /// The job or scout session that needs the hosts.
     pub client_job: ClientJob,
@@ -56,7 +56,7 @@ pub struct BringupProgress {
 impl DaemonBringup {
     /// Prepares to start a daemon on each host except this one. Also returns the links to the
     /// daemons and a notice for the user. If the hosts are virtual, this process moves to the first
-    /// of them.
+    /// host.
     ///
     /// # Errors
     /// One line with the cause. Nothing has been started then.
@@ -119,7 +119,7 @@ impl DaemonBringup {
         reached_at: Option<IpAddr>,
     ) -> Option<usize> {
         let host = position_of(host_name, &self.names)?;
-        // If the other hosts have no IPv4, they do not reach this host at its IPv4 address.
+        // Hosts without IPv4 cannot reach this host at its IPv4 address.
         if let (Some(local_index), Some(reached_at)) = (self.local_index, reached_at)
             && let Some((local, _)) = &mut self.endpoints[local_index]
             && local.is_ipv4() != reached_at.is_ipv4()
@@ -213,7 +213,8 @@ fn daemon_command(
 /// How long a connection attempt to one address of the server may take.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Reads the key of the cluster from a file, or from standard input if the path is `-`.
+/// Reads the key of the links from a file, or from standard input if the path is
+/// `SECRET_ON_STDIN`.
 ///
 /// # Errors
 /// One line that names the file at fault.

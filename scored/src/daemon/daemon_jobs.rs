@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use mio::Registry;
 use score_job::cluster::{JobPermit, MonotonicTime};
 use score_job::gang::GangConfig;
+use score_job::host::usage::Usage;
 use score_job::jobs::{Effect, HostIdentity, Input, JobTag, Jobs, LinkId, SessionKey};
 use score_job::metrics_subscribers::Subscriber;
 use score_proto::frame;
@@ -21,6 +22,8 @@ use super::host_job::IsOnlyReport;
 use super::host_jobs::HostJobs;
 use super::slice_timer::{JobClock, SliceTimer};
 
+/// The number of sessions that may watch a job at once. Each report is copied for each of them.
+const MAX_WATCHERS: usize = 16;
 /// Environment variable for tests: a fixed interval of the idle check, in microseconds.
 const POLL_INTERVAL_ENV: &str = "SCORE_TEST_PACE";
 
@@ -68,7 +71,7 @@ impl DaemonJobs {
         self.jobs.set_shared_disk();
     }
 
-    /// Enables the sharing of hosts between jobs. `slots` is the number of slots of each host.
+    /// Enables the sharing of hosts between jobs. `slots` is the number of processors of each host.
     pub fn set_gang(&mut self, config: GangConfig, slots: BTreeMap<HostId, u32>) {
         self.jobs.set_gang(config, slots);
     }
@@ -99,11 +102,16 @@ impl DaemonJobs {
         }
     }
 
-    /// Handles the reports of this host's shepherds.
-    pub fn on_host_reports(&mut self, host_jobs: &mut HostJobs) {
+    /// Handles the reports of this host's shepherds, and charges the owners of the jobs with the
+    /// time.
+    pub fn on_host_reports(&mut self, host_jobs: &mut HostJobs, usage: &mut Usage) {
         let now = self.clock.now();
-        for (job, report) in host_jobs.take_reports() {
+        for (job, uid, report) in host_jobs.take_reports() {
+            let charged = uid.map(|uid| (uid, Instant::now()));
             self.jobs.on(Input::Local(job, report), now);
+            if let Some((uid, started_at)) = charged {
+                usage.charge_report_time(uid, started_at.elapsed());
+            }
         }
     }
 
@@ -115,16 +123,21 @@ impl DaemonJobs {
 
 /// Gang switches.
 impl DaemonJobs {
-    /// If the running job of a rotation has stopped, starts the next job. Returns true if the stop
-    /// was the shepherd's only report.
-    pub fn advance_rotation(&mut self, host_jobs: &mut HostJobs, registry: &Registry) -> bool {
+    /// If the running job of a rotation has stopped, starts the next job. Returns true if the next
+    /// job has been started and the stop was the shepherd's only report.
+    pub fn advance_rotation(
+        &mut self,
+        host_jobs: &mut HostJobs,
+        usage: &mut Usage,
+        registry: &Registry,
+    ) -> bool {
         let Some((job, switch_seq)) = self.jobs.expected_rotation_stop() else { return false };
         let Some(IsOnlyReport(is_only_report)) = host_jobs.read_rotation_stop(job, switch_seq)
         else {
             return false;
         };
         // The idle states that came with the stop decide whether the rotation continues.
-        self.on_host_reports(host_jobs);
+        self.on_host_reports(host_jobs, usage);
         let next = self.jobs.next_rotation_turn(|job| host_jobs.has_shepherd(job));
         if let Some((next, order)) = next
             && host_jobs.start_turn(next, order, registry)
@@ -149,7 +162,7 @@ impl DaemonJobs {
     }
 }
 
-/// Requests of sessions to running jobs: watch one (`scmon JOB`), start tools and call them.
+/// Requests of sessions to running jobs: subscriptions to metrics (`scmon JOB`), and tools.
 impl DaemonJobs {
     /// The permit's job, which this daemon leads.
     ///
@@ -166,7 +179,7 @@ impl DaemonJobs {
     /// Subscribes a session to the metrics of a job that this daemon leads, until the job ends.
     ///
     /// # Errors
-    /// One line: the job has no processes.
+    /// One line: the job has no processes, or is watched by too many sessions.
     pub fn watch_job(
         &mut self,
         session_key: SessionKey,
@@ -175,6 +188,9 @@ impl DaemonJobs {
     ) -> Result<(), String> {
         let job = self.led_job(permit)?;
         self.unwatch(session_key);
+        if self.jobs.watcher_count(job) >= MAX_WATCHERS {
+            return Err(format!("job {job} is watched by {MAX_WATCHERS} clients: end one of them"));
+        }
         let (subscriber, period_ms) = (Subscriber::Session(session_key), period_ms.max(1));
         self.on(Input::Subscribe { job, subscriber, period_ms });
         Ok(())
@@ -198,7 +214,8 @@ impl DaemonJobs {
     /// Starts a tool next to a job that this daemon leads, or signals such a tool.
     ///
     /// # Errors
-    /// One line: the job has no processes, or the connection has sent files already.
+    /// One line: the job has no processes, or the connection already sends files or has a tool
+    /// session.
     pub fn send_tool_action(
         &mut self,
         session_key: SessionKey,
@@ -208,13 +225,13 @@ impl DaemonJobs {
         let job = self.led_job(permit)?;
         let has_files = matches!(action, ToolAction::Start { files: Some(_), .. });
         if has_files && self.jobs.job_of_tool_session(session_key).is_some() {
-            return Err("a connection sends the files of one tool".to_owned());
+            return Err("this connection is in use by another tool".to_owned());
         }
         self.on(Input::ToolAction(session_key, job, action));
         Ok(())
     }
 
-    /// Passes on bytes of the files of the tool that the session starts. The job master drops bytes
+    /// Forwards bytes of the files of the tool that the session starts. The job master drops bytes
     /// that no host has requested.
     pub fn send_tool_file(
         &mut self,
@@ -244,7 +261,8 @@ impl DaemonJobs {
     /// daemon leads. The state is removed when the session ends.
     ///
     /// # Errors
-    /// One line: the job has no processes, or the connection already has a tool session.
+    /// One line: the job has no processes, or the connection already sends files or has a tool
+    /// session.
     pub fn begin_tool_session(
         &mut self,
         session_key: SessionKey,
@@ -253,7 +271,7 @@ impl DaemonJobs {
     ) -> Result<(), String> {
         let job = self.led_job(permit)?;
         if self.jobs.job_of_tool_session(session_key).is_some() {
-            return Err("a connection has one session of a tool".to_owned());
+            return Err("this connection is in use by another tool".to_owned());
         }
         self.on(Input::ToolSession(session_key, ToolSession { job, ..session }));
         Ok(())

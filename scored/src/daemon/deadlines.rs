@@ -21,8 +21,8 @@ impl Daemon {
             session.may_have_more() && self.readiness(key, now) == Readiness::Ready
         };
         if self.sessions.active().any(may_have_more)
-            || self.sessions.can_wake(|uid| self.usage.has_time(uid))
-            || self.host_jobs.may_have_more(|job| is_parent_slow(job, jobs, peers))
+            || self.sessions.can_wake(|uid| self.usage.may_be_read(uid, now))
+            || self.host_jobs.may_have_more(&self.usage, |job| is_parent_slow(job, jobs, peers))
             || self.peers.as_ref().is_some_and(Peers::may_have_more)
             || self.single_user.may_have_more()
         {
@@ -47,7 +47,8 @@ impl Daemon {
             self.jobs.timeout(),
             hold_timeout,
             deadline_timeout,
-            self.sessions.control_deadline(now),
+            self.sessions.control_deadline(&self.usage, now),
+            self.usage.next_control(now),
             self.usage.next_refill(),
             self.service.as_ref().and_then(|service| service.login_deadline(&self.sessions, now)),
             self.service.as_ref().and_then(|service| service.systemd_deadline(now)),
@@ -57,7 +58,7 @@ impl Daemon {
 }
 
 impl Daemon {
-    /// The end of the pause, if a client is waiting that can be accepted after the pause.
+    /// The end of the pause in accepting clients, if a client waits and there is room for it.
     pub(super) fn accept_pause_end(&self) -> Option<Instant> {
         self.service.as_ref()?.accept_pause_end(&self.sessions)
     }

@@ -35,10 +35,10 @@ use super::stop_enforcer::{Enforcement, KillReason, OrderEffect, StopEnforcer};
 use crate::raw_socket::RawSocketGrant;
 use crate::sys::realtime;
 
-/// The error for a job without an owner, which would run as root.
+/// The error for a job without an owner in multi-user mode.
 pub const NO_OWNER: &str = "a job of multi-user mode needs an owner";
 
-/// The error of a daemon of one user for a job with an owner.
+/// The error for a job with an owner in single-user mode.
 const OTHER_OWNER: &str = "this scored serves one user only";
 
 /// Limit of the bytes of orders that wait for a shepherd. The input of programs needs far fewer.
@@ -57,8 +57,8 @@ pub struct HostJob {
     /// The job to begin. The daemon begins it at the end of the turn of the loop in which the order
     /// arrived.
     pub pending_launch: Option<Box<Launch>>,
-    /// Orders that arrived in that turn, before the shepherd existed. The daemon reads a bounded
-    /// number of messages in a turn.
+    /// Orders that arrived before the shepherd existed, in the turn of `pending_launch`. Their
+    /// number is bounded, because the daemon reads a bounded number of messages in a turn.
     early_orders: Vec<ShepherdOrder>,
     placement: Placement,
     /// The user of the job, in multi-user mode.
@@ -116,7 +116,8 @@ pub struct StartContext<'a> {
     pub keeper: Option<&'a SharedKeeper>,
     /// Whether the directories that earlier jobs have left should be removed now.
     pub sweep_due: bool,
-    /// Called with the path of the directory before the directory is created.
+    /// The daemon calls this function with the path of the directory before it creates the
+    /// directory.
     pub announce_path: &'a mut dyn FnMut(&str),
 }
 
@@ -166,8 +167,8 @@ impl HostJob {
                     self.report_job(JobReport::Ready);
                 }
                 // While the shepherd starts, remove the directories that earlier jobs have left. In
-                // multi-user mode the daemon did that at its start. If the hosts share one disk,
-                // the first host does it.
+                // multi-user mode the keeper has removed them at its start. If the hosts share one
+                // disk, only the first host removes them.
                 let is_swept_by_first_host =
                     shares_disk(begin) && self.placement.self_host != JobHostId::FIRST;
                 let should_sweep = begin.owner.is_none() && !is_swept_by_first_host && sweep_due;
@@ -205,7 +206,7 @@ impl HostJob {
         let placement = &self.placement;
         placement.check().map_err(|reason| (EXIT_FAILED, reason.to_owned()))?;
         let nodes = placement.self_placement().map_or(0, |local_host| local_host.nodes);
-        validate::check_limits(&begin.spec, nodes, &host_limits::cached_limits())
+        validate::check_limits(&begin.spec, nodes, &host_limits::limits_for(begin.owner.as_ref()))
             .map_err(|reason| (EXIT_REFUSED, reason))?;
         let terms = &begin.spec.terms;
         terms.check().map_err(|reason| (EXIT_FAILED, reason))?;
@@ -339,8 +340,7 @@ impl HostJob {
                 }
                 shepherd.control_link.queue(order);
                 if shepherd.control_link.backlog() > MAX_QUEUED_ORDER_BYTES {
-                    // The shepherd does not read, although its orders have accumulated: the user
-                    // has stopped it.
+                    // The shepherd does not read its orders, because the user has stopped it.
                     self.kill_shepherd();
                 }
             }
@@ -497,24 +497,25 @@ impl HostJob {
     }
 
     /// Whether [`HostJob::receive_reports`] may find a report without a further report of mio.
-    pub fn may_have_more(&self, is_parent_slow: bool) -> bool {
-        let of_shepherd = |shepherd: &ShepherdHandle| match is_parent_slow {
+    pub fn may_have_more(&self, has_to_wait: bool) -> bool {
+        let of_shepherd = |shepherd: &ShepherdHandle| match has_to_wait {
             true => shepherd.switch_link.may_have_more(),
             false => shepherd.may_have_more(),
         };
         self.tools.may_have_more() || self.shepherd.as_ref().is_some_and(of_shepherd)
     }
 
-    /// Receives a bounded number of the shepherd's reports. If the link to the parent is slow, the
-    /// reports stay in the socket, because all users share the link.
-    pub fn receive_reports(&mut self, is_parent_slow: bool) {
-        self.read_reports(is_parent_slow, REPORTS_PER_TURN);
+    /// Receives a bounded number of the shepherd's reports. If they have to wait, they stay in the
+    /// socket. Returns whether there was a report.
+    pub fn receive_reports(&mut self, has_to_wait: bool) -> bool {
+        self.read_reports(has_to_wait, REPORTS_PER_TURN)
     }
 
-    fn read_reports(&mut self, is_parent_slow: bool, max_reports: usize) {
+    fn read_reports(&mut self, has_to_wait: bool, max_reports: usize) -> bool {
+        let mut has_received = false;
         for _ in 0..max_reports {
-            match self.take_report(is_parent_slow) {
-                Ok(Taken::Report) => {}
+            match self.take_report(has_to_wait) {
+                Ok(Taken::Report) => has_received = true,
                 Ok(Taken::Nothing) => break,
                 Err(_) => {
                     self.kill_shepherd();
@@ -525,16 +526,17 @@ impl HostJob {
         if self.shepherd.as_ref().is_some_and(|shepherd| shepherd.control_link.is_closed()) {
             self.reap_shepherd();
         }
+        has_received
     }
 
     /// Receives one report. Reports of the switch thread have precedence.
-    fn take_report(&mut self, is_parent_slow: bool) -> Result<Taken, FrameError> {
+    fn take_report(&mut self, has_to_wait: bool) -> Result<Taken, FrameError> {
         if let Some(report) = self.take_switch_report()? {
             self.reports.push(LocalReport::Switch(report));
             return Ok(Taken::Report);
         }
         let Some(shepherd) = &mut self.shepherd else { return Ok(Taken::Nothing) };
-        if is_parent_slow {
+        if has_to_wait {
             return Ok(Taken::Nothing);
         }
         match shepherd.control_link.receive()? {
@@ -551,9 +553,8 @@ impl HostJob {
         Ok(Taken::Report)
     }
 
-    /// Handles the exit of a child of this process. A killed shepherd usually also closes its
-    /// socket. The socket stays open while a process that the shepherd has started holds the other
-    /// end.
+    /// Reaps the shepherd if it has exited. A killed shepherd usually also closes its socket. The
+    /// socket stays open while a process that the shepherd has started holds the other end.
     pub fn check_shepherd_exit(&mut self) {
         if let Some(shepherd) = &mut self.shepherd
             && shepherd.has_ended()
@@ -565,8 +566,8 @@ impl HostJob {
         }
     }
 
-    /// Reaps the shepherd if it has ended, and sets the last report. Otherwise kills it; the
-    /// SIGCHLD that follows leads to another call.
+    /// Reaps the shepherd if it has ended, and sets the last report. Otherwise kills it. SIGCHLD or
+    /// an event of the keeper then leads to another call.
     fn reap_shepherd(&mut self) {
         let Some(shepherd) = self.shepherd.take_if(|shepherd| shepherd.has_ended()) else {
             return self.kill_shepherd();
@@ -592,7 +593,7 @@ impl HostJob {
             }
         };
         if !matches!(last_report, LocalReport::Job(_)) {
-            // The job's processes have died, so there is nothing that the tools could clean up.
+            // The job's processes have died, so tools have nothing to clean up.
             self.tools.kill(Instant::now());
         }
         self.last_report = Some(last_report);
@@ -600,7 +601,7 @@ impl HostJob {
     }
 
     /// Ends the local part of the job without a report. Returns false if the killed shepherd or a
-    /// tool has not ended yet; call the function again at the next SIGCHLD.
+    /// tool has not ended yet. Call the function again after each SIGCHLD and event of the keeper.
     pub fn abort(&mut self) -> bool {
         let ended_shepherd = self.shepherd.take_if(|shepherd| shepherd.has_ended());
         ended_shepherd.map(ShepherdHandle::reap);
@@ -646,7 +647,7 @@ fn not_started(error: io::Error) -> (u8, String) {
     (EXIT_FAILED, format!("the job's shepherd cannot be started: {error}"))
 }
 
-/// Whether all hosts of a job are virtual hosts, which share one disk.
+/// Whether a job of single-user mode has only virtual hosts, which share one disk.
 fn shares_disk(begin: &JobStart) -> bool {
     let mut hosts = begin.spec.hosts.iter();
     begin.owner.is_none() && hosts.all(|host| host.kind == HostKind::Virtual)

@@ -157,23 +157,36 @@ impl HostJobs {
         }
     }
 
-    /// Receives the reports of all shepherds. [`HostJobs::take_reports`] returns them.
-    pub fn receive_reports(&mut self, is_parent_slow: impl Fn(JobId) -> bool) {
+    /// Receives the reports of all shepherds, and charges the owners of the jobs with the time.
+    /// [`HostJobs::take_reports`] returns the reports. The reports of a shepherd wait while the
+    /// link to the parent is slow, or while the owner has no time. The reports of its switch thread
+    /// do not wait, because other jobs need them.
+    pub fn receive_reports(&mut self, usage: &mut Usage, is_parent_slow: impl Fn(JobId) -> bool) {
         for (job, host_job) in &mut self.jobs {
-            host_job.receive_reports(is_parent_slow(*job));
+            let started_at = Instant::now();
+            let has_to_wait = is_parent_slow(*job) || lacks_time(host_job, usage);
+            let has_received = host_job.receive_reports(has_to_wait);
+            if let Some(uid) = host_job.owner_uid().filter(|_| has_received) {
+                usage.charge_report_time(uid, started_at.elapsed());
+            }
         }
     }
 
-    /// Takes the reports that have accumulated since the last call.
-    pub fn take_reports(&mut self) -> impl Iterator<Item = (JobId, LocalReport)> {
+    /// Takes the reports that have accumulated since the last call, with the uids of the owners of
+    /// their jobs.
+    pub fn take_reports(&mut self) -> impl Iterator<Item = (JobId, Option<u32>, LocalReport)> {
         self.jobs.iter_mut().flat_map(|(job, host_job)| {
-            host_job.take_reports().into_iter().map(|report| (*job, report))
+            let uid = host_job.owner_uid();
+            host_job.take_reports().into_iter().map(move |report| (*job, uid, report))
         })
     }
 
     /// Whether [`HostJobs::receive_reports`] may find a report without a further event.
-    pub fn may_have_more(&self, is_parent_slow: impl Fn(JobId) -> bool) -> bool {
-        self.jobs.iter().any(|(job, host_job)| host_job.may_have_more(is_parent_slow(*job)))
+    pub fn may_have_more(&self, usage: &Usage, is_parent_slow: impl Fn(JobId) -> bool) -> bool {
+        self.jobs.iter().any(|(job, host_job)| {
+            let has_to_wait = is_parent_slow(*job) || lacks_time(host_job, usage);
+            host_job.may_have_more(has_to_wait)
+        })
     }
 
     /// Whether many orders wait for the shepherd of a job.
@@ -195,6 +208,11 @@ impl HostJobs {
             }
         }
     }
+}
+
+/// Whether the reports of a job have to wait until its owner has time again.
+fn lacks_time(host_job: &HostJob, usage: &Usage) -> bool {
+    host_job.owner_uid().is_some_and(|uid| !usage.has_time_for_reports(uid))
 }
 
 /// Gang switches.
@@ -345,5 +363,101 @@ impl HostJobs {
     /// Takes the children of this process that are left.
     pub fn take_children(&mut self) -> Vec<i32> {
         self.known_children.borrow_mut().drain().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+
+    use score_client::FramedSocket;
+    use score_job::host::usage::REPORT_TIME_WINDOW;
+    use score_job::jobs::Parent;
+    use score_proto::job_control::{
+        JobReport, JobStart, Owner, Placement, ShepherdReport, SwitchReport,
+    };
+    use score_proto::message::{JobSpec, OsBytes};
+    use score_proto::peer_message::JobIncarnation;
+
+    use super::super::shepherd_handle::{ChildShepherd, ShepherdProcess};
+    use super::*;
+
+    /// Adds a job of this user. Returns the sockets of its shepherd and of its switch thread.
+    fn add_job(
+        host_jobs: &mut HostJobs,
+        sources: &mut EventSources,
+        uid: u32,
+    ) -> [FramedSocket; 2] {
+        let job = JobId(uid);
+        let name = OsBytes(Vec::new());
+        let owner = Owner { uid, gid: uid, name, limits: Vec::new(), voucher: Vec::new() };
+        let start = JobStart { job, secret: 1, spec: JobSpec::default(), owner: Some(owner) };
+        let host = ("here".to_owned(), None, 1);
+        host_jobs.add(Box::new(Launch {
+            start: Arc::new(start),
+            placement: Placement::new(JobIncarnation(1), [host]),
+            parent: Parent::Master,
+            client_job: None,
+        }));
+        let owners = [TokenOwner::Shepherd(job), TokenOwner::SwitchThread(job)];
+        let tokens = owners.map(|owner| sources.allocate(owner));
+        let mut ends = Vec::new();
+        let shepherd = ShepherdHandle::start(sources.registry(), tokens, |sockets| {
+            ends.extend(sockets.map(|socket| socket.try_clone().unwrap()));
+            Ok::<_, io::Error>(ShepherdProcess::Child(ChildShepherd::without_process()))
+        });
+        host_jobs.jobs.get_mut(&job).unwrap().shepherd = Some(shepherd.unwrap());
+        let mut ends = ends.into_iter().map(|end| FramedSocket::new(end).unwrap());
+        [ends.next().unwrap(), ends.next().unwrap()]
+    }
+
+    fn send_reports(sockets: &mut [FramedSocket; 2], host_jobs: &mut HostJobs, job: JobId) {
+        let [control, switch] = sockets;
+        control.queue(&ShepherdReport::Job(JobReport::Ready));
+        switch.queue(&SwitchReport::Stopped { switch_seq: SwitchSeq(1) });
+        sockets.iter_mut().for_each(FramedSocket::flush);
+        host_jobs.mark_readable(TokenOwner::Shepherd(job));
+        host_jobs.mark_readable(TokenOwner::SwitchThread(job));
+    }
+
+    #[test]
+    fn reports_of_a_user_without_time_wait_except_those_that_a_gang_switch_needs() {
+        let mut sources = EventSources::new().unwrap();
+        let mut host_jobs = HostJobs::new(&CommonOptions::default());
+        let start = Instant::now();
+        let mut usage = Usage::new(start);
+        let mut sockets = [7, 8].map(|uid| add_job(&mut host_jobs, &mut sources, uid));
+        for (uid, sockets) in (7..).zip(&mut sockets) {
+            send_reports(sockets, &mut host_jobs, JobId(uid));
+        }
+        let is_of_switch = |report: &LocalReport| matches!(report, LocalReport::Switch(_));
+        usage.charge_report_time(7, REPORT_TIME_WINDOW);
+        host_jobs.receive_reports(&mut usage, |_| false);
+        let received: Vec<_> = host_jobs
+            .take_reports()
+            .map(|(job, uid, report)| (job.0, uid, is_of_switch(&report)))
+            .collect();
+        assert_eq!(received, [(7, Some(7), true), (8, Some(8), true), (8, Some(8), false)]);
+        // The loop does not wait for the report, but it can receive the report later.
+        host_jobs.receive_reports(&mut usage, |_| false);
+        assert!(!host_jobs.may_have_more(&usage, |_| false));
+        usage.refill_time(start + Duration::from_secs(10), [].into_iter());
+        assert!(host_jobs.may_have_more(&usage, |_| false));
+        host_jobs.receive_reports(&mut usage, |_| false);
+        let late: Vec<_> = host_jobs.take_reports().map(|(job, ..)| job).collect();
+        assert_eq!(late, [JobId(7)]);
+        // The time of the reports is charged to the owner of the job.
+        let [control, _] = &mut sockets[1];
+        let mut sent = 0;
+        while usage.has_time_for_reports(8) && sent < 1_000_000 {
+            (0..100).for_each(|_| control.queue(&ShepherdReport::Job(JobReport::Ready)));
+            control.flush();
+            sent += 100;
+            host_jobs.mark_readable(TokenOwner::Shepherd(JobId(8)));
+            host_jobs.receive_reports(&mut usage, |_| false);
+            host_jobs.take_reports().for_each(drop);
+        }
+        assert!(!usage.has_time_for_reports(8) && usage.has_time_for_reports(7), "{sent}");
     }
 }

@@ -1,5 +1,9 @@
 //! The limits of this machine for jobs. The daemon compares each job with them. It caches them
 //! because reading them for each of many short jobs would be slow.
+//!
+//! RLIMIT_NPROC counts for each user. The limit of this process therefore applies only to jobs of
+//! this process's user, in single-user mode. In multi-user mode the kernel applies the limit of the
+//! job's user when processes start.
 
 use std::cell::Cell;
 use std::fs;
@@ -7,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::geteuid;
 use score_job::validate::HostLimits;
+use score_proto::job_control::Owner;
 
 use crate::sys::process;
 
@@ -33,27 +38,29 @@ pub fn memory() -> u64 {
     meminfo("MemTotal").unwrap_or(0)
 }
 
-/// The limits of this machine, read at most [`CACHE_TTL`] ago.
-pub fn cached_limits() -> HostLimits {
+/// The limits for a job of this owner, or of this process's user if there is no other owner. They
+/// were read at most [`CACHE_TTL`] ago.
+pub fn limits_for(owner: Option<&Owner>) -> HostLimits {
     let now = Instant::now();
     let cached = CACHE.get().filter(|(read_at, _)| now.duration_since(*read_at) < CACHE_TTL);
     let (read_at, limits) = cached.unwrap_or_else(|| (now, read_limits()));
     CACHE.set(Some((read_at, limits)));
-    limits
+    match owner {
+        // The kernel does not apply the limit of processes to root.
+        None if !geteuid().is_root() => {
+            let own_limit = process::resource_limit(libc::RLIMIT_NPROC).rlim_cur;
+            HostLimits { processes: limits.processes.min(own_limit), ..limits }
+        }
+        _ => limits,
+    }
 }
 
-/// Reads the limits from the kernel.
+/// Reads the limits from the kernel, without those of users.
 fn read_limits() -> HostLimits {
-    let nproc = match process::resource_limit(libc::RLIMIT_NPROC).rlim_cur {
-        // The kernel does not apply this limit to root.
-        _ if geteuid().is_root() => u64::MAX,
-        limit => limit,
-    };
     let pids =
         [read_number("/proc/sys/kernel/pid_max"), read_number("/proc/sys/kernel/threads-max")];
-    let pids = pids.into_iter().flatten().min().unwrap_or(u64::MAX);
     HostLimits {
-        processes: nproc.min(pids),
+        processes: pids.into_iter().flatten().min().unwrap_or(u64::MAX),
         descriptors: process::resource_limit(libc::RLIMIT_NOFILE).rlim_max,
         memory: meminfo("MemAvailable").unwrap_or(u64::MAX),
     }

@@ -29,7 +29,7 @@ use crate::sys::process;
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The default time in which a tool may clean up after the end of the job.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(600);
-/// Environment variables for tests: other times in milliseconds.
+/// Environment variables for tests: values in milliseconds that replace the two time-outs.
 const SILENCE_ENV: &str = "SCORE_TEST_TOOL_SILENCE_MS";
 const CLEANUP_ENV: &str = "SCORE_TEST_TOOL_CLEANUP_MS";
 /// How long a supervisor may run after the time limit of its tool has passed.
@@ -63,7 +63,7 @@ impl ToolTimes {
 enum DirectoryState {
     Unknown,
     Requested,
-    /// The shepherd has created the directory in the job's directory, which has this path.
+    /// The shepherd has created the directory. The job's directory has this path.
     Made(OsBytes),
     Failed(String),
 }
@@ -89,9 +89,9 @@ pub struct HostTools {
     /// Tools that cannot start before the directory exists.
     waiting: Vec<(ToolId, ToolProgram)>,
     tools: Vec<HostTool>,
-    /// Waiting and running tools that have files of their own on this host.
+    /// Waiting and running tools that have their own files on this host.
     with_files: BTreeSet<ToolId>,
-    /// The tool whose files the shepherd is getting or passing on.
+    /// The tool whose files the shepherd receives or forwards.
     in_transfer: Option<ToolId>,
     /// After the end of the job: the time at which the daemon gives up the supervisors.
     deadline: Option<Instant>,
@@ -208,8 +208,8 @@ impl HostTools {
         );
     }
 
-    /// Returns the tool if this report is the last one of a tool that has files of its own. The
-    /// shepherd has to remove the files.
+    /// Returns the tool if this report is the last one of a tool with its own files. The shepherd
+    /// then has to remove the files.
     pub fn take_ended_files(&mut self, report: &ToolReport) -> Option<ToolId> {
         let is_last =
             matches!(report.kind, ToolEventKind::NotStarted { .. } | ToolEventKind::Ended(_));
@@ -316,7 +316,7 @@ impl HostTools {
                     Ok(Some(kind)) => kind,
                     Ok(None) if tool.link.is_closed() => tool.unreported_end(),
                     Ok(None) => return true,
-                    // The peer violates the protocol. It ends when its socket is closed.
+                    // The supervisor violates the protocol. It ends when its socket is closed.
                     Err(_) => tool.unreported_end(),
                 };
                 let is_last =

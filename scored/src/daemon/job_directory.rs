@@ -1,11 +1,11 @@
-//! The directory of a job: its creation, lock and removal. The daemon holds the lock while the job
-//! exists. Directories that are not locked belong to dead jobs. This module also removes these
-//! directories.
+//! The directory of a job: its creation, lock and removal. The daemon, or the keeper in multi-user
+//! mode, holds the lock while the job exists. Directories that are not locked belong to dead jobs.
+//! This module also removes these directories.
 
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use nix::unistd::geteuid;
 use score_sys::random::random_u64;
 
 use crate::sys::credentials::UserIds;
-use crate::sys::remove;
+use crate::sys::{mounts, remove};
 
 /// The parent of all jobs' directories if SCore runs as root (manual, scatter(6)).
 const ROOT_BASE_DIR: &str = "/var/scored";
@@ -148,7 +148,7 @@ impl JobDirectory {
     /// Moves the directory into [`LEFTOVERS_DIR`], to which its user has no access.
     ///
     /// # Errors
-    /// See rename(2).
+    /// See rename(2). `EBUSY`: a file system is mounted on the directory.
     pub fn set_aside(&self) -> io::Result<()> {
         set_aside(&self.path)
     }
@@ -192,10 +192,15 @@ pub fn remove_leftovers_of_root() -> Vec<String> {
     remove_unlocked(Path::new(ROOT_BASE_DIR))
 }
 
-/// Whether the job directory with this name does not exist or is not locked by a daemon.
+/// Whether the job directory with this name does not exist or no process has locked it.
 pub fn is_dead(name: &str) -> bool {
     let path = Path::new(ROOT_BASE_DIR).join(name);
-    fs::symlink_metadata(&path).is_err() || lock(&path).is_some()
+    is_missing(&path) || lock(&path).is_some()
+}
+
+/// Whether a directory does not exist. Does not access a file system that is mounted on it.
+fn is_missing(path: &Path) -> bool {
+    mounts::open_directory(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 fn remove_unlocked(base: &Path) -> Vec<String> {
@@ -203,9 +208,15 @@ fn remove_unlocked(base: &Path) -> Vec<String> {
     let mut errors = Vec::new();
     for entry in entries.flatten() {
         let path = entry.path();
-        let has_job_prefix = has_job_prefix(&entry.file_name());
-        // This cannot lock the directory of a running job. That includes the job of the caller.
-        let Some(lock) = has_job_prefix.then(|| lock(&path)).flatten() else { continue };
+        if !has_job_prefix(&entry.file_name()) {
+            continue;
+        }
+        if mounts::open_directory(&path).is_err_and(|error| is_mount_error(&error)) {
+            // Otherwise the directory could be neither locked nor moved.
+            let _ = mounts::detach_below(&path);
+        }
+        // This cannot lock the directory of a running job, not even of a job of the caller.
+        let Some(lock) = lock(&path) else { continue };
         let removed = match lock.metadata() {
             Ok(metadata) if metadata.uid() != geteuid().as_raw() && geteuid().is_root() => {
                 // Root's scored in single-user mode also moves the directory. The next service
@@ -219,6 +230,11 @@ fn remove_unlocked(base: &Path) -> Vec<String> {
         }
     }
     errors
+}
+
+/// Whether a directory was not opened because a file system is mounted on it.
+fn is_mount_error(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::CrossesDevices
 }
 
 fn candidate_bases(runtime_dir: Option<&OsStr>) -> Vec<PathBuf> {
@@ -284,7 +300,7 @@ fn set_aside(path: &Path) -> io::Result<()> {
         prepare_base(Path::new(LEFTOVERS_DIR))?;
         match fs::rename(path, &target) {
             // Another daemon has just removed `LEFTOVERS_DIR`, because it was empty.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && path.exists() => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !is_missing(path) => {}
             result => return result,
         }
     }
@@ -293,10 +309,9 @@ fn set_aside(path: &Path) -> io::Result<()> {
 
 /// Locks a directory, if no other process has locked it and its path still refers to it.
 fn lock(path: &Path) -> Option<Flock<File>> {
-    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    let file = mounts::open_directory(path).ok()?;
     let locked = Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()?;
-    let path_metadata = fs::symlink_metadata(path).ok()?;
+    let path_metadata = mounts::open_directory(path).ok()?.metadata().ok()?;
     let locked_metadata = locked.metadata().ok()?;
     (path_metadata.ino() == locked_metadata.ino() && path_metadata.dev() == locked_metadata.dev())
         .then_some(locked)

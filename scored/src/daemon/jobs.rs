@@ -16,7 +16,7 @@ use score_proto::job_control::{
 };
 use score_proto::message::{HostSpec, JobSpec, Level};
 use score_proto::peer_message::JobIncarnation;
-use score_proto::server_message::{JobAnswer, ServerMessage};
+use score_proto::server_message::{ConsoleAnswer, JobAnswer, ServerMessage};
 use score_sys::host_name::system_host_name;
 use score_sys::random::random_u64;
 
@@ -39,8 +39,7 @@ impl Daemon {
         self.begin_with_id(client_job, job_id, spec, daemons, None);
     }
 
-    /// Begins a job with a number that was assigned elsewhere. In multi-user mode, `owner` is the
-    /// owner.
+    /// Begins a job with a number that was assigned elsewhere. `owner` is set in multi-user mode.
     pub fn begin_with_id(
         &mut self,
         client_job: ClientJob,
@@ -91,7 +90,7 @@ impl Daemon {
     /// more.
     pub fn dispatch_pending(&mut self) {
         loop {
-            self.jobs.on_host_reports(&mut self.host_jobs);
+            self.jobs.on_host_reports(&mut self.host_jobs, &mut self.usage);
             let effects = self.jobs.take_effects();
             if effects.is_empty() {
                 return;
@@ -104,6 +103,9 @@ impl Daemon {
         match effect {
             Effect::ToClient(job, client_job, answer) => {
                 self.send_to_client(job, client_job, answer)
+            }
+            Effect::ToSession(session_key, metrics @ ConsoleAnswer::Metrics(_)) => {
+                self.sessions.send_metrics(session_key, metrics, &mut self.usage);
             }
             Effect::ToSession(session_key, answer) => {
                 self.sessions.answer_console(session_key, answer);
@@ -139,9 +141,11 @@ impl Daemon {
                 self.host_jobs.remove(job);
                 self.sources.release_job(job);
             }
-            Effect::HostsLost(names) => {
-                let bringup = self.single_user.bringup.iter_mut();
-                bringup.for_each(|bringup| names.iter().for_each(|name| bringup.kill_daemon(name)));
+            Effect::HostsLost(lost) => {
+                if let Some(bringup) = &mut self.single_user.bringup {
+                    lost.names.iter().for_each(|name| bringup.kill_daemon(name));
+                }
+                self.on_hosts_lost(lost);
             }
             Effect::RemoveDirectories(paths) => {
                 paths.iter().for_each(|path| job_directory::remove_orphaned(path));
@@ -200,9 +204,11 @@ impl Daemon {
     /// parallel.
     pub fn begin_pending_jobs(&mut self) -> bool {
         let (sessions, peers) = (&mut self.sessions, &mut self.peers);
-        // The path is reported before the directory exists.
+        // The daemon reports the path before the directory exists. If the daemon is killed, another
+        // process can then remove the directory.
         let mut announce_path = |launch: &Launch, path: &str| match (launch.parent, &mut *peers) {
-            // A user could not remove the directory. The next scored removes it.
+            // The user of a job of multi-user mode cannot remove the directory. The next keeper
+            // removes it.
             _ if launch.start.owner.is_some() => {}
             (Parent::Master, _) => {
                 let Some(ClientJob { session_key, job }) = launch.client_job else { return };

@@ -20,7 +20,7 @@ use socket2::SockRef;
 use super::service::forward_warning;
 use crate::sys::descriptor;
 
-/// How long the keeper may take to answer a call. Then the daemon considers it lost.
+/// How long the keeper may take to answer a call. After that time the keeper counts as lost.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the keeper may take to end the jobs when the daemon ends.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);

@@ -20,16 +20,16 @@ use crate::sys::credentials::{self, UserIds};
 /// The length of the kernel's accept queue for a socket of one user. Further clients block in
 /// connect(2).
 pub const LONG_QUEUE: i32 = 128;
-/// The length of the accept queue for a socket of all users. The kernel adds one place. Clients are
-/// accepted in the order of the queue. A short queue therefore limits the number of another user's
-/// clients for which a new client has to wait.
+/// The length of the accept queue for a socket of all users. The kernel adds one place. The daemon
+/// accepts clients in the order of the queue. In a short queue, a new client therefore waits for
+/// few clients of other users.
 pub const SHORTEST_QUEUE: i32 = 0;
 /// The delay from an accepted client to the wake-up of the waiting clients.
 const WAKE_DELAY: Duration = Duration::from_millis(20);
 /// How long the queue stays long after the wake-up, so that the woken clients find places in it.
 const LONG_QUEUE_WINDOW: Duration = Duration::from_millis(1);
-/// How long the keeper of a killed daemon may hold the socket. It ends the jobs of that daemon
-/// first.
+/// How long the keeper of a killed daemon may hold the socket. The keeper first ends the jobs of
+/// that daemon.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 const RELEASE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -326,7 +326,7 @@ mod tests {
                 .unwrap();
             let lines = BufReader::new(client.stdout.take().unwrap()).lines();
             assert!(lines.map_while(Result::ok).any(|line| line.contains("ready")));
-            // By then the client is in connect(2). If it is not, this round tests less.
+            // The client is now in connect(2). If it is late, this round tests less.
             std::thread::sleep(Duration::from_millis(30));
             client
         };

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use score_job::host::turn_times::{TurnClock, TurnPhase};
 
-/// After this time of work for a user, the daemon handles no further message of the user in the
-/// same turn of the loop. If the rest of a turn takes longer because there are very many sessions,
-/// the limit is that time, up to the second value.
+/// The daemon works at most for this time for one user in a turn of the loop. The first value is
+/// the normal limit. If the overhead of a turn is longer, because there are very many sessions, the
+/// limit is the overhead, up to the second value.
 const USER_TURN_WINDOW_RANGE: [Duration; 2] =
     [Duration::from_micros(200), Duration::from_millis(2)];
 
-/// Additional charge for each turn in which messages arrived. They have woken the daemon and have
-/// interrupted another process, and the daemon's own clock does not measure most of that cost.
+/// Additional charge for each turn in which messages arrived. The messages have woken the daemon
+/// and interrupted another process. The daemon's own clock does not measure most of this cost.
 const WAKE_UP_LATENCY: Duration = Duration::from_micros(20);
 
 /// See the [module](self).
@@ -32,7 +32,7 @@ impl LoopClock {
         self.phases = Some(TurnClock::new(Instant::now()));
     }
 
-    /// The recorded phases, if they are recorded.
+    /// The phases, if the daemon records them.
     pub fn phases(&self) -> Option<&TurnClock> {
         self.phases.as_ref()
     }

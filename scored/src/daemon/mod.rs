@@ -94,7 +94,7 @@ pub struct SingleUserOptions {
 /// Options that all daemons have.
 #[derive(Debug, Default)]
 pub struct CommonOptions {
-    /// `-nonamespace`: leave out the first levels of containment.
+    /// `-nonamespace`: start jobs without a PID namespace.
     pub no_namespace: bool,
     /// How daemons of other hosts are started.
     pub launch_options: LaunchOptions,
@@ -107,7 +107,7 @@ pub struct CommonOptions {
 /// The options with which a server starts the daemon of another host.
 #[derive(Debug)]
 pub struct HostDaemonOptions {
-    /// The address at which the server listens.
+    /// The addresses at which the server listens.
     pub connect: ConnectList,
     /// The server's name for this host, or `UNKNOWN_HOST`.
     pub host: String,
@@ -117,22 +117,23 @@ pub struct HostDaemonOptions {
     pub common: CommonOptions,
 }
 
-/// Serves one scrun, and exits when the scrun does.
+/// Serves one scrun or scout, and exits when this client exits.
 ///
 /// # Errors
 /// The error of a system call that failed before the job began.
 pub fn run(options: SingleUserOptions) -> io::Result<()> {
     setup_process()?;
     let mut daemon = Daemon::new(options.common)?;
-    // The socket shows that the scrun has died. The signal arrives even if another process keeps
-    // the socket open.
+    // The closed socket shows that the client has exited. The signal arrives even if another
+    // process keeps the socket open.
     process::die_with_parent(libc::SIGTERM);
     daemon.sessions.connect(options.control, &mut daemon.sources)?;
     daemon.single_user.tool_listener = ToolListener::open(daemon.sources.registry(), TOOL_LISTENER);
     daemon.run_loop()
 }
 
-/// Runs the daemon of another host. It serves the server that has started it, and exits with it.
+/// Runs the daemon of another host. The daemon serves the server that has started it, and exits
+/// when the server exits.
 ///
 /// # Errors
 /// The server cannot be reached, the key cannot be read, or a system call failed.
@@ -143,7 +144,7 @@ pub fn run_host(options: HostDaemonOptions) -> io::Result<()> {
     let name = if is_unknown_host { crate::launch::local_name() } else { options.host };
     let mut daemon = Daemon::new(options.common)?;
     if options.key == crate::launch::SECRET_ON_STDIN {
-        // Standard input cannot be watched if it is not a pipe. The link then shows the end of the
+        // epoll does not support standard input if it is a file. The link then shows the end of the
         // server.
         let _ =
             daemon.sources.registry().register(&mut SourceFd(&0), PARENT_STDIN, Interest::READABLE);
@@ -188,7 +189,7 @@ struct Daemon {
     peers: Option<Peers>,
     /// The state of single-user mode.
     single_user: SingleUser,
-    /// Decides about the jobs that this daemon leads, and about the local parts of other jobs.
+    /// Controls the jobs that this daemon leads, and the local parts of other jobs.
     jobs: DaemonJobs,
     /// Keeps the wake-up latency of the processors low while jobs share them in time.
     latency_hold: CpuLatencyHold,
@@ -248,7 +249,8 @@ impl Daemon {
             self.sources.wait(&mut events, timeout)?;
             self.loop_clock.start_turn();
             let signalled = self.mark_ready(&events);
-            if self.jobs.advance_rotation(&mut self.host_jobs, self.sources.registry())
+            let (host_jobs, registry) = (&mut self.host_jobs, self.sources.registry());
+            if self.jobs.advance_rotation(host_jobs, &mut self.usage, registry)
                 && self.sources.is_only_switch_threads(&events)
             {
                 self.set_slice_timer();
@@ -267,7 +269,8 @@ impl Daemon {
                 self.loop_clock.end_phase(TurnPhase::Messages);
             }
             let (jobs, peers) = (self.jobs.state(), self.peers.as_ref());
-            self.host_jobs.receive_reports(|job| is_parent_slow(job, jobs, peers));
+            let is_parent_slow = |job| is_parent_slow(job, jobs, peers);
+            self.host_jobs.receive_reports(&mut self.usage, is_parent_slow);
             self.loop_clock.end_phase(TurnPhase::Reports);
             if signalled {
                 self.on_signals();
@@ -283,7 +286,7 @@ impl Daemon {
             }
             self.host_jobs.remove_unused_folders();
             if heartbeats_tuned_at.elapsed() > HEARTBEAT_RATE_INTERVAL {
-                // This is done at intervals, because doing it at each launch would delay jobs.
+                // An update at each launch would delay jobs.
                 if let Some(peers) = &mut self.peers {
                     let jobs = self.jobs.state();
                     self.single_user.tune_heartbeats(peers, |link| jobs.uses_link(link));
@@ -301,7 +304,8 @@ impl Daemon {
                 // Dispatch the resulting messages before the next wait.
                 self.dispatch_pending();
             }
-            self.sessions.settle(|uid| self.usage.has_time(uid));
+            let settled_at = Instant::now();
+            self.sessions.settle(|uid| self.usage.may_be_read(uid, settled_at));
             self.loop_clock.end_phase(TurnPhase::Sending);
             if has_other_events {
                 // All orders have been sent by now, so the page does not delay them.
@@ -333,7 +337,12 @@ impl Daemon {
     fn serve_page(&mut self) {
         let Some(service) = &mut self.service else { return };
         let led_jobs = JobsAtTime { jobs: self.jobs.state(), now: self.jobs.now() };
-        let readings = service.serve_http(&mut self.sources, led_jobs, self.loop_clock.phases());
+        let readings = service.serve_http(
+            &mut self.sources,
+            &mut self.usage,
+            led_jobs,
+            self.loop_clock.phases(),
+        );
         readings.into_iter().for_each(|job| self.jobs.on(Input::PageStacks(job)));
     }
 
@@ -363,6 +372,7 @@ impl Daemon {
                 let subscriber = Subscriber::Page;
                 self.jobs.on(Input::Subscribe { job, subscriber, period_ms });
             }
+            service.reopen_page(self.sources.registry(), Instant::now());
             service.notify_watchdog();
         }
     }
@@ -374,7 +384,7 @@ impl Daemon {
             match (event.token(), self.sources.owner(event.token())) {
                 (SIGNALS, _) => signalled = true,
                 (LISTENER, _) => {
-                    self.peers.iter_mut().for_each(|one| one.accept_all(&mut self.sources));
+                    self.peers.iter_mut().for_each(Peers::on_listener_ready);
                 }
                 (SCOUT_LISTENER, _) => {
                     self.single_user.scout.iter_mut().for_each(Scout::mark_ready);
@@ -393,7 +403,7 @@ impl Daemon {
                 (SERVICE_LISTENER, _) => {
                     self.service.iter_mut().for_each(Service::on_listener_ready)
                 }
-                // The daemon receives the keeper's events in each turn that has any event.
+                // `poll_other_sources` receives the keeper's events.
                 (KEEPER, _) | (_, None) => {}
                 (_, Some(TokenOwner::Session(session_key))) => {
                     if let Some(session) = self.sessions.get_mut(session_key) {
@@ -406,7 +416,7 @@ impl Daemon {
                 (Token(number), Some(TokenOwner::Peer)) => {
                     self.peers.iter_mut().for_each(|peers| peers.mark_ready(LinkId(number)));
                 }
-                // Shepherds and tools.
+                // Shepherds, switch threads and tools.
                 (_, Some(owner)) => self.host_jobs.mark_readable(owner),
             }
         }
@@ -414,7 +424,9 @@ impl Daemon {
     }
 
     fn receive_from_peers(&mut self) {
-        let events = self.peers.as_mut().map(Peers::receive_events).unwrap_or_default();
+        let Some(peers) = &mut self.peers else { return };
+        peers.accept_new(&mut self.sources);
+        let events = peers.receive_events();
         for (link_id, event) in events {
             match event {
                 PeerEvent::Message(PeerMessage::Order { job, job_incarnation, body }) => {
@@ -444,7 +456,7 @@ impl Daemon {
 
     fn on_link_lost(&mut self, link_id: LinkId, name: Option<String>, reason: &str) {
         if self.single_user.server_link == Some(link_id) {
-            // The server that started this daemon has ended, so this daemon is not needed any more.
+            // The server that started this daemon has ended.
             self.is_ending = true;
         } else if name.is_none() && self.service.is_none() {
             let local_name = self.peers.as_ref().map(Peers::name);

@@ -18,19 +18,24 @@ use score_tree::link::{Link, LinkTimeouts, SendError};
 use super::event_sources::{EventSources, TokenOwner};
 use crate::sys::tcp;
 
-/// How long a peer may take to prove that it has the key, and how long a peer may be silent. TCP
-/// doubles its retransmission time-out, so after 5 s without a connection the silence may last 10
-/// s. The last message before that may be one heartbeat interval older.
+/// How long a peer may take to prove that it has the key, and how long a peer may be silent. A link
+/// survives a network interruption of 5 s. TCP doubles its retransmission time-out, so the silence
+/// may then last 10 s. The last message before the interruption may be one heartbeat interval
+/// older.
 pub const LINK_TIMEOUTS: LinkTimeouts = LinkTimeouts {
     handshake_timeout: Duration::from_secs(5),
     silence_timeout: Duration::from_secs(16),
 };
 /// Limit of the unauthenticated connections. If a further connection arrives, the daemon closes the
-/// oldest connection of the address that has the most of them. A peer that opens many connections
-/// thus cannot lock out daemons.
+/// oldest connection of the address with the most unauthenticated connections. A peer that opens
+/// many connections thus cannot lock out daemons.
 const MAX_UNAUTHENTICATED: usize = 128;
-/// Limit of the messages that wait in addition to those that the link has accepted. The windows of
-/// jobs normally keep the number far below.
+/// The connections that are accepted in one turn of the loop.
+const ACCEPTS_PER_TURN: usize = 32;
+/// The delay before the next accept(2) after the process has run out of descriptors.
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
+/// Limit of the messages that the link has not accepted yet. The windows of jobs normally keep the
+/// number far below.
 const MAX_QUEUED_MESSAGES: usize = 16 * 1024;
 /// The bytes of one read, and the number of reads of a socket in one turn of the loop.
 const READ_BUFFER_LEN: usize = 64 * 1024;
@@ -53,11 +58,11 @@ pub enum PeerEvent {
 /// The names that a dialled daemon may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DialledName {
-    /// Only the name that was dialled. Otherwise an attacker who can redirect a connection could
-    /// lead it to another daemon of the cluster.
+    /// Only the name that was dialled. Otherwise an attacker could redirect a connection to another
+    /// daemon of the cluster.
     MustMatch,
-    /// Any name. This daemon has started the other one and uses the names that the user has given.
-    /// The host may have another name for itself.
+    /// Any name. This daemon has started the dialled daemon and uses the names that the user has
+    /// given. The host may use another name for itself.
     MayDiffer,
 }
 
@@ -83,6 +88,17 @@ struct PeerConnection {
     close_reason: Option<String>,
 }
 
+/// Whether connections may wait to be accepted. mio reports each arrival once only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AcceptState {
+    /// No connection waits.
+    Idle,
+    /// Connections may wait.
+    Ready,
+    /// Connections wait. The next attempt is at this time.
+    RetryAt(Duration),
+}
+
 /// All links of this daemon.
 #[derive(Debug)]
 pub struct Peers {
@@ -90,7 +106,8 @@ pub struct Peers {
     hello: Hello,
     dialled_name: DialledName,
     listener: TcpListener,
-    /// The network interface of this daemon's address, if that is an IPv6 link-local address.
+    accept_state: AcceptState,
+    /// The network interface of this daemon's address, if it is an IPv6 link-local address.
     scope_id: u32,
     connections: HashMap<LinkId, PeerConnection>,
     started_at: Instant,
@@ -144,6 +161,7 @@ impl Peers {
             hello: Hello { host: None, name, incarnation },
             dialled_name: DialledName::MustMatch,
             listener,
+            accept_state: AcceptState::Idle,
             scope_id: 0,
             connections: HashMap::new(),
             started_at: Instant::now(),
@@ -173,26 +191,57 @@ impl Peers {
         self.started_at.elapsed()
     }
 
-    /// Accepts the waiting connections.
-    pub fn accept_all(&mut self, sources: &mut EventSources) {
-        loop {
+    /// Records that mio has reported a connection.
+    pub fn on_listener_ready(&mut self) {
+        self.accept_state = AcceptState::Ready;
+    }
+
+    /// Accepts some of the waiting connections. The others wait for the next turn of the loop, so
+    /// that a flood of connections does not delay it.
+    pub fn accept_new(&mut self, sources: &mut EventSources) {
+        match self.accept_state {
+            AcceptState::RetryAt(due) if due > self.now() => return,
+            AcceptState::Idle => return,
+            AcceptState::Ready | AcceptState::RetryAt(_) => self.accept_state = AcceptState::Ready,
+        }
+        for _ in 0..ACCEPTS_PER_TURN {
+            let Some(stream) = self.accept() else { return };
             let token = sources.allocate(TokenOwner::Peer);
-            if !self.accept(sources.registry(), token) {
-                return sources.release(token);
+            self.add_inbound(stream, sources.registry(), token);
+        }
+    }
+
+    /// Accepts the next connection, if there is one.
+    fn accept(&mut self) -> Option<TcpStream> {
+        loop {
+            match self.listener.accept() {
+                Ok((stream, _)) => return Some(stream),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    self.on_accept_error(&error);
+                    return None;
+                }
             }
         }
     }
 
-    /// Accepts a connection. Returns false if there is none left to accept.
-    fn accept(&mut self, registry: &Registry, token: Token) -> bool {
-        let Ok((stream, _)) = self.listener.accept() else { return false };
+    fn on_accept_error(&mut self, error: &io::Error) {
+        self.accept_state = match error.kind() {
+            io::ErrorKind::WouldBlock => AcceptState::Idle,
+            // Descriptors or memory have run out.
+            _ => AcceptState::RetryAt(self.now() + ACCEPT_RETRY_INTERVAL),
+        };
+    }
+
+    /// Adds a connection that a peer has opened.
+    fn add_inbound(&mut self, stream: TcpStream, registry: &Registry, token: Token) {
         self.evict_unauthenticated();
         let link = Link::accept(&self.key, LINK_TIMEOUTS, self.now());
         self.add_connection(stream, link, None, registry, token);
         self.connections
             .entry(LinkId(token.0))
             .and_modify(|connection| connection.is_inbound = true);
-        true
     }
 
     /// Closes an unauthenticated connection if there are too many.
@@ -410,9 +459,10 @@ impl Peers {
         self.connections.get(&link_id).is_some_and(|connection| !connection.send_queue.is_empty())
     }
 
-    /// Whether a link may hold more data without a further report of mio.
+    /// Whether connections may wait, or a link may hold more data, without a further report of mio.
     pub fn may_have_more(&self) -> bool {
-        self.connections.values().any(|connection| connection.readable || connection.has_unhandled)
+        let has_more = |peer: &PeerConnection| peer.readable || peer.has_unhandled;
+        self.accept_state == AcceptState::Ready || self.connections.values().any(has_more)
     }
 
     /// Takes the events of all links, at most `MESSAGES_PER_TURN` of each open link.
@@ -518,12 +568,16 @@ impl Peers {
         }
     }
 
-    /// The time until the next required call of [`Peers::receive_events`], even if nothing is
-    /// received.
+    /// The time until the next required call of [`Peers::receive_events`] or [`Peers::accept_new`],
+    /// even if nothing is received.
     pub fn deadline(&self, now: Instant) -> Option<Duration> {
         let now = now.saturating_duration_since(self.started_at);
-        let due = self.connections.values().map(|connection| connection.link.deadline()).min()?;
-        Some(due.saturating_sub(now))
+        let links = self.connections.values().map(|connection| connection.link.deadline());
+        let accept_retry = match self.accept_state {
+            AcceptState::RetryAt(due) => Some(due),
+            AcceptState::Idle | AcceptState::Ready => None,
+        };
+        Some(links.chain(accept_retry).min()?.saturating_sub(now))
     }
 
     /// Notifies all peers that this daemon closes its links.
@@ -611,64 +665,5 @@ fn is_would_block(error: &io::Error) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use score_proto::peer_message::JobIncarnation;
-
-    use super::*;
-    use score_proto::ids::JobId;
-
-    /// The events of a daemon that dials the host `meant`, until it receives a message or loses the
-    /// link. A daemon with the name "b" answers.
-    fn events_of_dial(dialled_name: DialledName, meant: &str) -> Vec<PeerEvent> {
-        let poll = mio::Poll::new().unwrap();
-        let (registry, key) = (poll.registry(), Key::from_bytes([7; 32]));
-        let peers = |name: &str, token| {
-            let address = SocketAddr::from(([127, 0, 0, 1], 0));
-            Peers::bind(address, key.clone(), name.to_owned(), registry, Token(token)).unwrap()
-        };
-        let (mut dialler, mut listener) = (peers("a", 0), peers("b", 1));
-        dialler.dialled_name = dialled_name;
-        let address = SocketAddr::from(([127, 0, 0, 1], listener.port().unwrap()));
-        dialler.dial(address, Some(meant.to_owned()), registry, Token(2)).unwrap();
-        let end = Instant::now() + LINK_TIMEOUTS.handshake_timeout;
-        let mut events = Vec::new();
-        while events.is_empty() {
-            assert!(Instant::now() < end, "no event");
-            if listener.accept(registry, Token(3)) {
-                let order = PeerMessage::Order {
-                    job: JobId(1),
-                    job_incarnation: JobIncarnation(1),
-                    body: Vec::new(),
-                };
-                assert!(listener.send(LinkId(3), order));
-            }
-            dialler.mark_ready(LinkId(2));
-            listener.mark_ready(LinkId(3));
-            listener.receive_events();
-            events.extend(dialler.receive_events().into_iter().map(|(_, event)| event));
-            dialler.flush();
-            listener.flush();
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        events
-    }
-
-    #[test]
-    fn a_dialled_daemon_of_another_host_is_refused_in_multi_user_mode() {
-        let events = events_of_dial(DialledName::MustMatch, "c");
-        let [PeerEvent::WrongHost(line), PeerEvent::Lost(Some(name), reason)] = &events[..] else {
-            panic!("{events:?}");
-        };
-        let expected = "host c was dialled, and the daemon of host b has answered";
-        assert_eq!((line.as_str(), reason.as_str(), name.as_str()), (expected, expected, "c"));
-    }
-
-    #[test]
-    fn a_dialled_daemon_has_the_dialled_name_or_any_name_in_single_user_mode() {
-        for (dialled_name, meant) in [(DialledName::MustMatch, "b"), (DialledName::MayDiffer, "c")]
-        {
-            let events = events_of_dial(dialled_name, meant);
-            assert!(matches!(events[..], [PeerEvent::Message(_)]), "{events:?}");
-        }
-    }
-}
+#[path = "peers_tests.rs"]
+mod tests;

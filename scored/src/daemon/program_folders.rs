@@ -1,6 +1,7 @@
-//! The directories in which shepherds keep programs for later jobs. Each user has one directory,
-//! and owns it. A directory is removed some time after the last job of its user on this host. All
-//! directories are removed when the daemon ends, even if it is killed.
+//! The directories in which shepherds keep programs for later jobs. Each user has and owns one
+//! directory. The daemon, or the keeper in multi-user mode, removes a directory some time after the
+//! start of the last job of its user. Helper processes remove all directories when this process
+//! ends, even if it is killed.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -34,8 +35,8 @@ pub struct ProgramFolders {
 }
 
 impl ProgramFolders {
-    /// The directory for the programs of a user. It is created if it does not exist. Returns `None`
-    /// if it cannot be created; programs are then fetched for each job.
+    /// Returns the directory for the programs of a user, and creates it if it does not exist.
+    /// Returns `None` if that fails. Shepherds then fetch the programs for each job.
     pub fn folder_of(
         &mut self,
         owner: FolderOwner,
@@ -67,8 +68,8 @@ impl ProgramFolders {
 }
 
 impl ProgramFolders {
-    /// Makes the helper processes remove all directories. The daemon ends and does not wait for
-    /// them.
+    /// Makes the helper processes remove all directories. This process ends without waiting for the
+    /// helpers.
     pub fn close(&mut self, known_children: &KnownChildren) {
         for (_, folder) in self.folders.drain() {
             known_children.borrow_mut().remove(&folder.removal.0);

@@ -29,7 +29,7 @@ const MAX_LOGINS: usize = 256;
 /// The scout session that this daemon serves.
 #[derive(Debug)]
 pub struct Scout {
-    /// The connection of the scout that opened the session. The session ends with it.
+    /// The connection of the scout that opened the session. The session ends with this connection.
     pub control_session: SessionKey,
     hosts: Vec<HostSpec>,
     /// The daemons of the hosts, once all hosts are up. `None` if the only host is this one.
@@ -102,7 +102,7 @@ impl Scout {
         }
     }
 
-    /// Handles that all hosts are up: opens the socket of the session.
+    /// Opens the socket of the session when all hosts are up.
     pub fn on_hosts_ready(
         &mut self,
         daemons: Option<Vec<DaemonEndpoint>>,
@@ -131,7 +131,10 @@ impl Scout {
         spec: &mut JobSpec,
     ) -> Result<Option<Vec<DaemonEndpoint>>, (String, u8)> {
         if session_key == self.control_session || !self.is_open() {
-            return Err(("the session takes jobs at its socket".to_owned(), EXIT_FAILED));
+            return Err((
+                "a scout session accepts jobs only at its socket".to_owned(),
+                EXIT_FAILED,
+            ));
         }
         let mut daemons = Vec::new();
         let mut last_index = None;

@@ -1,5 +1,5 @@
 //! The session of a client, usually scrun, and its jobs. In multi-user mode the client logs in
-//! first. If it runs on another host, a link between daemons carries the session's messages.
+//! first. If the client runs on another host, a link between daemons carries the messages.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use mio::{Registry, Token};
 use score_job::cluster::SessionId;
 use score_job::host::rate_limit::TokenBucket;
+use score_job::host::usage::{self, Usage};
 use score_proto::PROTOCOL_VERSION;
 use score_proto::client_session::{JobMessage, MAX_JOBS, SESSION_JOB};
 use score_proto::exit_code::EXIT_FAILED;
@@ -25,7 +26,7 @@ use super::session_state::{self, ClientMessage, LoggedInUser, LoginClaim, Sessio
 use super::session_transport::{RemoteClient, Transport};
 use crate::sys::credentials::UserIds;
 
-/// Limit of the bytes that wait for a scrun that does not read, in addition to the windows of its
+/// Limit of the bytes that wait for a client that does not read, in addition to the windows of its
 /// jobs.
 const MAX_SEND_QUEUE_BYTES: usize = 4 << 20;
 
@@ -44,11 +45,6 @@ const UNFINISHED_FRAME_TIMEOUT: Duration = Duration::from_secs(60);
 /// If more bytes than this wait for a scrun, it reads too slowly and receives no metrics.
 const SLOW_READER_BYTES: usize = 256 << 10;
 
-/// Rate limit of a session's messages that go to all hosts of a job: this many at once, then one in
-/// each interval. Without the limit, a user could flood the links between the hosts of the job.
-const CONTROL_BURST: u32 = 64;
-const CONTROL_INTERVAL: Duration = Duration::from_millis(10);
-
 /// A job of a session.
 #[derive(Debug, Default)]
 struct SessionJob {
@@ -58,7 +54,7 @@ struct SessionJob {
     pending_spec: Option<Box<JobSpec>>,
 }
 
-/// The session of one scrun.
+/// The session of one client.
 #[derive(Debug)]
 pub struct ClientSession {
     transport: Transport,
@@ -70,7 +66,8 @@ pub struct ClientSession {
     state: SessionState,
     /// The time at which the session began.
     pub connected_at: Instant,
-    /// Limits the rate of messages that go to all hosts of a job.
+    /// Limits the rate of messages that go to all hosts of a job, in single-user mode. In
+    /// multi-user mode, all sessions of a user share a limit.
     control_limit: TokenBucket,
     /// The bytes of this session's messages that are charged to its user.
     charged_bytes: u64,
@@ -138,7 +135,7 @@ impl ClientSession {
             hosts: None,
             state: SessionState::SingleUser,
             connected_at: Instant::now(),
-            control_limit: TokenBucket::new(CONTROL_BURST, CONTROL_INTERVAL, Instant::now()),
+            control_limit: usage::control_limit(Instant::now()),
             charged_bytes: 0,
             forwarded_cost: 0,
             has_hung_up: false,
@@ -179,15 +176,27 @@ impl ClientSession {
         Some(self.state.user()?.id)
     }
 
-    /// Whether all requests of the session are forwarded to the server on another host.
+    /// Whether this daemon forwards all requests of the session to the server on another host.
     pub fn is_forwarded(&self) -> bool {
         matches!(self.state, SessionState::Forwarded(_))
     }
 
-    /// The time at which the session may be read again, if the client has exceeded the limit on
-    /// messages to all hosts of a job.
-    pub fn next_control_at(&self, now: Instant) -> Option<Instant> {
-        self.control_limit.next_at(now)
+    /// The time at which the session may be read again, if the client, or its user, has exceeded
+    /// the limit on messages to all hosts of a job.
+    pub fn next_control_at(&self, usage: &Usage, now: Instant) -> Option<Instant> {
+        match self.uid() {
+            // A client that has not logged in sends no such message.
+            Some(uid) => self.owner().and_then(|_| usage.next_control_at(uid, now)),
+            None => self.control_limit.next_at(now),
+        }
+    }
+
+    /// Records a message to all hosts of a job.
+    pub fn take_control(&mut self, usage: &mut Usage, now: Instant) {
+        match self.uid() {
+            Some(uid) => usage.take_control(uid, now),
+            None => self.control_limit.take(now),
+        }
     }
 
     /// Records that mio has reported the end of the client's connection.
@@ -221,8 +230,8 @@ impl ClientSession {
         }
     }
 
-    /// Records the user that the client claims to be. Until the look-up of the name has finished,
-    /// the session is not read; the look-up has its own deadline.
+    /// Records the user that the client claims to be. The daemon does not read the session during
+    /// the look-up of the name, which has its own deadline.
     pub fn set_claim(&mut self, claim: LoginClaim) {
         self.state = SessionState::NameLookup(claim);
     }
@@ -358,11 +367,7 @@ impl ClientSession {
                 return Some((SESSION_JOB, ClientRequest::ProtocolError));
             }
         };
-        let request = self.classify_request(job, message);
-        if request.goes_to_all_hosts() {
-            self.control_limit.take(now);
-        }
-        Some((job, request))
+        Some((job, self.classify_request(job, message)))
     }
 
     /// The time by which a user must complete a message whose first part has arrived.
@@ -500,7 +505,7 @@ impl ClientSession {
     /// Sends a message to the client. The last message about a job removes the job from the
     /// session. The last message about the session ends the session.
     pub fn send(&mut self, message: &ServerMessage) {
-        // A scrun that reads slowly skips metrics rather than receiving outdated ones.
+        // A client that reads slowly receives no metrics, because they would be outdated.
         let is_slow = self.transport.backlog() > SLOW_READER_BYTES;
         if self.is_closing || (message.has_metrics() && is_slow) {
             return;

@@ -45,7 +45,7 @@ pub enum SessionState {
     Tool,
     /// A client of a service that has not logged in. The kernel reports the ids.
     Unauthenticated(UserIds),
-    /// The keeper looks up the name of the user. Meanwhile the session is not read.
+    /// The keeper looks up the name of the user. The daemon does not read the session meanwhile.
     NameLookup(LoginClaim),
     /// A user whose requests this daemon handles. The client runs on this host. If this daemon is
     /// the server, the client may also run on another host.

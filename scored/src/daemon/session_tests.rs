@@ -122,3 +122,36 @@ fn long_messages_are_accepted_only_after_the_login() {
         assert_eq!((refused, session.is_closing()), (is_refused, is_refused));
     }
 }
+
+#[test]
+fn the_sessions_of_a_user_share_the_limit_on_messages_to_all_hosts() {
+    let mut usage = Usage::new(Instant::now());
+    let now = Instant::now();
+    let (mut sessions, _ends): (Vec<_>, Vec<_>) = (0..2)
+        .map(|_| {
+            let (session, poll, remote) = connected_session(Some(owner()));
+            (session, (poll, remote))
+        })
+        .unzip();
+    let mut count = 0;
+    while sessions[0].next_control_at(&usage, now).is_none() {
+        sessions[0].take_control(&mut usage, now);
+        count += 1;
+    }
+    assert_eq!(count, 64);
+    let due = sessions[1].next_control_at(&usage, now).unwrap();
+    assert_eq!(sessions[1].next_control_at(&usage, due), None);
+    // A client that has not logged in can log in.
+    let (before_login, _poll, _remote) = connected_session(None);
+    assert_eq!(before_login.next_control_at(&usage, now), None);
+    // In single-user mode each session has its own limit.
+    let (local, _remote) = UnixStream::pair().unwrap();
+    let poll = Poll::new().unwrap();
+    let mut single = ClientSession::new(local.into(), poll.registry(), Token(9)).unwrap();
+    let now = Instant::now();
+    for _ in 0..count {
+        assert_eq!(single.next_control_at(&usage, now), None);
+        single.take_control(&mut usage, now);
+    }
+    assert!(single.next_control_at(&usage, now).is_some());
+}

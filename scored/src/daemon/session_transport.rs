@@ -24,7 +24,7 @@ pub enum Transport {
 /// The messages of a scrun on another host that wait in this daemon.
 #[derive(Debug, Default)]
 pub struct RemoteClient {
-    /// Messages of scrun, and what each message costs of the user's window.
+    /// Messages of scrun, each with its cost, which counts against the user's window.
     inbox: VecDeque<(JobMessage<UserRequest>, u64)>,
     inbox_cost: u64,
     /// The cost of the messages that were taken from the inbox but not credited yet.
@@ -137,7 +137,8 @@ impl Transport {
         }
     }
 
-    /// Whether messages wait for a link. For a socket, the system reports when it can be written.
+    /// Whether messages wait for a link. A link reports no event when it accepts messages again,
+    /// unlike a socket.
     pub fn has_outbox(&self) -> bool {
         matches!(self, Self::Remote(remote) if !remote.outbox.is_empty())
     }
@@ -151,7 +152,8 @@ impl Transport {
     }
 
     /// Queues a message for the client. `has_greeted` says whether the client has sent its
-    /// greeting. Before that, it expects a [`score_proto::server_message::SessionAnswer`].
+    /// greeting. Before the greeting, the client expects a
+    /// [`score_proto::server_message::SessionAnswer`].
     pub fn queue(&mut self, message: &ServerMessage, has_greeted: bool) {
         match (self, message) {
             (Self::Local(link), ServerMessage::Session(answer)) if !has_greeted => {
@@ -171,7 +173,7 @@ impl Transport {
 }
 
 impl RemoteClient {
-    /// Adds a message of scrun, and its cost of the user's window, to the inbox.
+    /// Adds a message of scrun with its cost to the inbox.
     pub fn deliver(&mut self, message: JobMessage<UserRequest>, cost: u64) {
         self.inbox.push_back((message, cost));
         self.inbox_cost += cost;

@@ -1,6 +1,6 @@
-//! The sessions of a daemon. Idle sessions cost no time in a turn of the loop, even if there are
-//! many, because the loop handles only the active ones. Sessions of a user without processing time
-//! are parked until the user has time again. They cost no time either.
+//! The sessions of a daemon. The loop handles only active sessions, so many idle sessions do not
+//! slow it down. Sessions of a user who has used up a limit, such as processing time, are parked
+//! until the user may go on. Parked sessions are not active.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
@@ -25,12 +25,14 @@ pub struct Sessions {
     /// Sessions that may have changed since the last [`Sessions::settle`], or need service without
     /// an event.
     active: BTreeSet<SessionKey>,
-    /// Sessions that wait for processing time of their users, by uid, in the order in which they
-    /// are woken. Keys that are not in `parked_keys` belong to removed sessions.
+    /// Sessions whose users have used up a limit, by uid, in the order in which they are woken.
+    /// Keys that are not in `parked_keys` belong to removed sessions.
     parked: HashMap<u32, VecDeque<SessionKey>>,
     parked_keys: HashSet<SessionKey>,
     /// Clients that had not logged in at the last [`Sessions::settle`].
     unauthenticated: BTreeSet<SessionKey>,
+    /// The session with the last message to all hosts of a job.
+    pub last_control: Option<SessionKey>,
 }
 
 impl Sessions {
@@ -70,6 +72,23 @@ impl Sessions {
         }
     }
 
+    /// Sends the metrics of a job to a session that watches the job, and charges its user. The
+    /// metrics are dropped if the user has used up a limit, because later metrics replace them.
+    pub fn send_metrics(
+        &mut self,
+        session_key: SessionKey,
+        metrics: ConsoleAnswer,
+        usage: &mut Usage,
+    ) {
+        let uid = self.get(session_key).and_then(ClientSession::uid);
+        if uid.is_some_and(|uid| !usage.has_session_room(uid) || !usage.has_time(uid)) {
+            return;
+        }
+        let started_at = Instant::now();
+        self.answer_console(session_key, metrics);
+        uid.into_iter().for_each(|uid| usage.charge_time(uid, started_at.elapsed()));
+    }
+
     /// Answers a request that addresses jobs by their numbers in the cluster.
     pub fn answer_console(&mut self, session_key: SessionKey, answer: ConsoleAnswer) {
         if let Some(session) = self.get_mut(session_key) {
@@ -90,11 +109,12 @@ impl Sessions {
         }
     }
 
-    /// The time until the first session that has exceeded its rate limit may be read again.
-    pub fn control_deadline(&self, now: Instant) -> Option<Duration> {
+    /// The time until the first session that has exceeded its rate limit may be read again. Of
+    /// parked sessions, [`Usage::next_control`] knows it.
+    pub fn control_deadline(&self, usage: &Usage, now: Instant) -> Option<Duration> {
         let sessions = self.active().filter(|(_, session)| session.may_have_more());
-        let next_at = sessions.filter_map(|(_, session)| session.next_control_at(now)).min()?;
-        Some(next_at.saturating_duration_since(now))
+        let times = sessions.filter_map(|(_, session)| session.next_control_at(usage, now));
+        Some(times.min()?.saturating_duration_since(now))
     }
 
     /// Adds the session of a client that has connected. Returns the session's key.
@@ -202,12 +222,11 @@ impl Sessions {
         self.by_key.values().any(|session| !session.is_tool())
     }
 
-    /// Makes parked sessions active whose users have processing time, at most `max_count` of each
-    /// user.
-    pub fn wake(&mut self, has_time: impl Fn(u32) -> bool, max_count: usize) {
+    /// Makes parked sessions active whose users may go on, at most `max_count` of each user.
+    pub fn wake(&mut self, may_go_on: impl Fn(u32) -> bool, max_count: usize) {
         let Self { active, parked, parked_keys, .. } = self;
         parked.retain(|uid, session_keys| {
-            if has_time(*uid) {
+            if may_go_on(*uid) {
                 let woken = session_keys.drain(..session_keys.len().min(max_count));
                 active.extend(woken.filter(|session_key| parked_keys.remove(session_key)));
             }
@@ -216,21 +235,21 @@ impl Sessions {
     }
 
     /// Whether [`Sessions::wake`] would wake a session.
-    pub fn can_wake(&self, has_time: impl Fn(u32) -> bool) -> bool {
-        self.parked.keys().any(|uid| has_time(*uid))
+    pub fn can_wake(&self, may_go_on: impl Fn(u32) -> bool) -> bool {
+        self.parked.keys().any(|uid| may_go_on(*uid))
     }
 
-    /// Ends a turn of the loop. Sessions without work become idle, and sessions that wait for
-    /// processing time of their users are parked.
-    pub fn settle(&mut self, has_time: impl Fn(u32) -> bool) {
-        let Self { by_key, active, parked, parked_keys, unauthenticated } = self;
+    /// Ends a turn of the loop. Sessions without work become idle, and sessions whose users have to
+    /// wait are parked.
+    pub fn settle(&mut self, may_go_on: impl Fn(u32) -> bool) {
+        let Self { by_key, active, parked, parked_keys, unauthenticated, .. } = self;
         active.retain(|session_key| {
             let Some(session) = by_key.get(session_key) else { return false };
             match is_unauthenticated(session) {
                 true => unauthenticated.insert(*session_key),
                 false => unauthenticated.remove(session_key),
             };
-            let waiting_uid = session.uid().filter(|uid| session.only_reads() && !has_time(*uid));
+            let waiting_uid = session.uid().filter(|uid| session.only_reads() && !may_go_on(*uid));
             if let Some(uid) = waiting_uid {
                 if parked_keys.insert(*session_key) {
                     parked.entry(uid).or_default().push_back(*session_key);
@@ -325,7 +344,7 @@ mod tests {
         sessions.wake(|_| true, 2);
         assert_eq!(keys(&sessions), [1, 2].map(SessionKey));
         sessions.settle(|_| false);
-        // The third session is woken before those that were woken earlier.
+        // The third session has not been woken before, so it is first.
         sessions.wake(|_| true, 1);
         assert_eq!(keys(&sessions), [SessionKey(3)]);
         sessions.settle(|_| false);

@@ -108,7 +108,7 @@ impl ChildShepherd {
                 Some(_) => {
                     start_program(*containment, shepherd_args, sockets, [outer_proc, opener])
                 }
-                // All data of this process belongs to the user, and a fork costs a fifth of an
+                // All data of this process belongs to the user, and a fork is faster than an
                 // execution.
                 None => namespace::start_fork(*containment, || {
                     run_forked(shepherd_args, sockets, outer_proc)
@@ -136,8 +136,8 @@ impl ChildShepherd {
         process::has_exited(self.pid)
     }
 
-    /// Kills the shepherd, and with its PID namespace all processes of the job. SIGCHLD reports the
-    /// end. The caller must not wait for it, because the user can delay it: the namespace exists as
+    /// Kills the shepherd. All processes in its PID namespace die with it. SIGCHLD reports the end.
+    /// The caller must not wait for the end, because the user can delay it: the namespace exists as
     /// long as a process outside traces one of its processes.
     pub fn kill(&self) {
         process::kill(self.pid, libc::SIGKILL);
@@ -160,6 +160,15 @@ impl ChildShepherd {
     /// Whether processes of the job may have become children of this process.
     pub fn may_leave_orphans(&self) -> bool {
         !self.containment.is_namespace()
+    }
+}
+
+#[cfg(test)]
+impl ChildShepherd {
+    /// A shepherd without a process, for tests that use its sockets.
+    pub fn without_process() -> Self {
+        let known_children = KnownChildren::default();
+        Self { pid: 0, known_children, containment: Containment::PidNamespace }
     }
 }
 

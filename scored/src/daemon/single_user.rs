@@ -1,5 +1,5 @@
-//! The state of single-user mode: the daemons that this one has started for its user, the server
-//! that has started this one, and the sockets at which further clients of the user connect.
+//! The state of single-user mode: the daemons that this daemon has started for its user, the server
+//! that has started this daemon, and the sockets at which further clients of the user connect.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -85,8 +85,7 @@ impl SingleUser {
         let Some(text) = self.rejected_connections.add(reason) else { return };
         match self.client_job() {
             Some(client_job) => sessions.notice(client_job, Level::Warning, text),
-            // The daemon that started this one reads its standard error. The standard error of a
-            // service is the log.
+            // The server that started this daemon reads its standard error.
             None => {
                 let name = name.map_or_else(system_host_name, str::to_owned);
                 let _ = writeln!(io::stderr(), "scored on {name}: {text}");

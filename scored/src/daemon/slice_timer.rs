@@ -1,5 +1,5 @@
-//! The clock of the jobs that this daemon leads, and the timer of the gang scheduler. poll(2) is
-//! too coarse for gang switches, because it rounds time-outs to milliseconds.
+//! The clock of the jobs that this daemon leads, and the timer of the gang scheduler. The time-outs
+//! of epoll_wait(2) are too coarse for gang switches, because they are whole milliseconds.
 
 use std::io;
 use std::time::Instant;

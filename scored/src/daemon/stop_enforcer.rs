@@ -1,8 +1,7 @@
 //! Enforces the stops of a job that its shepherd does not carry out in time. A shepherd runs as the
-//! job's user, who can stop it with signals. Then the processors of the job would not become free
-//! for jobs of other users. Therefore the daemon freezes the job's cgroup itself and reports the
-//! stop. A frozen shepherd is not affected otherwise: when it continues, it carries out the stop
-//! and the next order to run.
+//! job's user, and the user can stop it with signals. The job would then keep its processors, which
+//! jobs of other users need. Therefore the daemon freezes the job's cgroup itself and reports the
+//! stop. When the frozen shepherd continues, it carries out the stop and the next order to run.
 //!
 //! [`StopEnforcer`] makes the decisions, and the job's [`HostJob`](super::host_job::HostJob)
 //! carries them out. In single-user mode there is no enforcement, because there is no cgroup and
@@ -26,7 +25,7 @@ const SAMPLE_GRACE: Duration = Duration::from_millis(10);
 /// report the stop and end the job. Each interval is twice as long as the last one, so that a
 /// shepherd that only consumes processor time gets less and less of it.
 const FIRST_END_DELAY: Duration = Duration::from_millis(20);
-/// The longest of these intervals.
+/// The maximum of the intervals that begin with [`FIRST_END_DELAY`].
 const MAX_END_DELAY: Duration = Duration::from_secs(60);
 /// See [`FIRST_END_DELAY`].
 const END_WINDOW: Duration = Duration::from_millis(10);
@@ -147,13 +146,13 @@ impl Enforcement {
     pub fn log_text(self) -> Option<String> {
         match self {
             Self::Freeze { occurrence: Occurrence::First, .. } => Some(format!(
-                "its shepherd has not stopped it within {} ms: it is frozen, or killed where it \
+                "its shepherd has not stopped it within {} ms: it is frozen, or killed if it \
                  cannot be frozen",
                 STOP_GRACE.as_millis()
             )),
             Self::Freeze { occurrence: Occurrence::Repeated, .. } | Self::Thaw => None,
             Self::KillRemaining { .. } => {
-                Some("its killed shepherd has not ended: others get its processors".to_owned())
+                Some("its killed shepherd has not ended: other jobs get its processors".to_owned())
             }
             Self::Kill(reason) => Some(reason.text()),
         }

@@ -35,19 +35,24 @@ enum Received {
 }
 
 impl Daemon {
-    /// Receives requests of all sessions. The number of each session and the time of each user are
-    /// limited, so that the others do not wait long.
+    /// Receives requests of all sessions. The number of requests per session and the time per user
+    /// are limited, so that other users do not wait long.
     pub(super) fn receive_from_sessions(&mut self) {
         let mut user_time_left: HashMap<u32, Duration> = HashMap::new();
         let user_window = self.loop_clock.user_window();
         let now = Instant::now();
         self.usage.refill_time(now, self.host_jobs.owner_uids());
-        self.sessions.wake(|uid| self.usage.has_time(uid), REQUESTS_PER_TURN);
+        self.sessions.wake(|uid| self.usage.may_be_read(uid, now), REQUESTS_PER_TURN);
         let has_work = |session: &ClientSession| {
             session.may_have_more() || session.frame_deadline().is_some_and(|due| due <= now)
         };
         let sessions = self.sessions.active().filter(|(_, session)| has_work(session));
-        let session_keys: Vec<SessionKey> = sessions.map(|(session_key, _)| session_key).collect();
+        let mut session_keys: Vec<SessionKey> = sessions.map(|(key, _)| key).collect();
+        // A user's sessions share the limit on messages to all hosts. The session that has used it
+        // comes last, so that the other sessions are also read.
+        let last_control = self.sessions.last_control;
+        let next = session_keys.partition_point(|key| Some(*key) <= last_control);
+        session_keys.rotate_left(next);
         for session_key in session_keys {
             let uid = self.sessions.get(session_key).and_then(ClientSession::uid);
             for _ in 0..REQUESTS_PER_TURN {
@@ -88,6 +93,10 @@ impl Daemon {
         let Some((job, request)) = request else {
             return if is_read { Received::Incomplete } else { Received::NotRead };
         };
+        if request.goes_to_all_hosts() {
+            session.take_control(&mut self.usage, now);
+            self.sessions.last_control = Some(session_key);
+        }
         let Some(session) = self.sessions.get_mut(session_key) else { return Received::NotRead };
         let job_id = session.job_id(job);
         let client_job = ClientJob { session_key, job };
@@ -119,7 +128,7 @@ impl Daemon {
     }
 
     /// Ends a job whose session has ended. A service kills the job and waits for its end, because
-    /// its hosts are free for other jobs only then.
+    /// the hosts do not become free for other jobs earlier.
     pub(super) fn drop_job(&mut self, job: JobId) {
         match self.service {
             Some(_) => self.jobs.on(Input::FromSession(job, JobRequest::Kill)),
@@ -139,7 +148,8 @@ impl Daemon {
             return Readiness::NoTime;
         }
         let may_forward = |uid| !session.is_forwarded() || self.usage.has_forward_room(uid);
-        if session.next_control_at(now).is_some() || uid.is_some_and(|uid| !may_forward(uid)) {
+        let has_control_limit = session.next_control_at(&self.usage, now).is_some();
+        if has_control_limit || uid.is_some_and(|uid| !may_forward(uid)) {
             return Readiness::Blocked;
         }
         // The message or the login may be forwarded to the server.
@@ -153,7 +163,7 @@ impl Daemon {
         if is_blocked { Readiness::Blocked } else { Readiness::Ready }
     }
 
-    /// Whether many orders for a job wait for a shepherd, or any for a link to another host.
+    /// Whether many orders for a job wait for a shepherd, or an order waits for a link.
     fn is_slow_to_take_orders(&self, job_id: JobId) -> bool {
         let is_led_here = self.jobs.state().parent_link(job_id).is_none();
         let is_slow = |link| self.peers.as_ref().is_some_and(|peers| peers.is_slow(link));
@@ -220,7 +230,8 @@ impl Daemon {
         }
     }
 
-    /// Handles a daemon that has started and joins. The job begins if it was the last one.
+    /// Handles the join of a daemon that this daemon has started. After the last join, the job
+    /// begins.
     pub(super) fn on_join(&mut self, link_id: LinkId, join: &JoinRequest) {
         let peers = self.peers.as_ref();
         let remote_ip = peers.and_then(|peers| peers.address(link_id));

@@ -46,7 +46,7 @@ impl Status {
             Status::Misdirected => "this is not the page of that host\n",
             Status::NotFound => "there is nothing of this name\n",
             Status::MethodNotAllowed => "this method is not answered here\n",
-            Status::TooManyRequests => "stacks were read a moment ago: try again\n",
+            Status::TooManyRequests => "too many requests at this moment: try again\n",
             _ => "this request is not understood\n",
         }
     }

@@ -28,7 +28,7 @@ const MAX_SUPERVISORS: usize = 4 * MAX_TOOLS;
 /// The first interval after which processes that have not died are killed again. It is doubled each
 /// time.
 const KILL_RETRY_INTERVAL: Duration = Duration::from_millis(2);
-/// The longest interval.
+/// The longest interval after which processes that have not died are killed again.
 const MAX_KILL_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A job on this host.
@@ -142,7 +142,7 @@ impl KeptJobs {
             }
             Err(reason) => {
                 // No process of the user has been started.
-                let _ = self.discard(job);
+                self.discard(job);
                 Err(reason)
             }
         }
@@ -212,14 +212,14 @@ impl KeptJobs {
             (Action::KillShepherd | Action::Continue, None) => {}
             (Action::Remove, _) => {
                 let job = self.jobs.remove(&handle).ok_or_else(no_job)?;
-                self.discard(job)?;
+                self.discard(job);
             }
         }
         Ok(())
     }
 
     /// Kills the remaining processes of a job, and removes its cgroup and directory.
-    fn discard(&mut self, job: HostedJob) -> io::Result<()> {
+    fn discard(&mut self, job: HostedJob) {
         let HostedJob { owner, directory, group, shepherd, tool_supervisors } = job;
         for pid in tool_supervisors {
             process::kill(pid, libc::SIGKILL);
@@ -232,7 +232,7 @@ impl KeptJobs {
         let now = Instant::now();
         self.ending_groups.push((group, KillRetry::new(now)));
         self.remove_groups(now);
-        self.leftovers.remove(directory, (&owner).into())
+        self.leftovers.remove(directory, (&owner).into());
     }
 
     fn remove_groups(&mut self, now: Instant) {
@@ -279,7 +279,7 @@ impl KeptJobs {
             shepherd.reap();
         }
         if may_leave_orphans {
-            self.orphans = Some(KillRetry::new(Instant::now()));
+            self.orphans.get_or_insert_with(|| KillRetry::new(Instant::now()));
         }
         events
     }
@@ -297,8 +297,9 @@ impl KeptJobs {
             job.tool_supervisors.retain(|pid| *pid != reaped.pid);
         }
         if matches!(reaped.status, Status::Signaled(_)) {
-            // If the child was a supervisor, processes of its tool may be left.
-            self.orphans = Some(KillRetry::new(Instant::now()));
+            // If the child was a supervisor, processes of its tool may be left. The user chooses
+            // how many there are. Their deaths must not cause one scan after the other.
+            self.orphans.get_or_insert_with(|| KillRetry::new(Instant::now()));
         }
         self.leftovers.on_child_exit(reaped.pid, Some(reaped.status))
     }
@@ -328,7 +329,7 @@ impl KeptJobs {
     /// Kills and removes all jobs. Resources that cannot be removed at once are removed later.
     pub fn end_all(&mut self) {
         let jobs: Vec<_> = self.jobs.drain().map(|(_, job)| job).collect();
-        jobs.into_iter().for_each(|job| _ = self.discard(job));
+        jobs.into_iter().for_each(|job| self.discard(job));
     }
 
     /// Removes as much as possible within this time, before the keeper exits.

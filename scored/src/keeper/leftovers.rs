@@ -1,15 +1,18 @@
 //! Removes the directories of jobs whose shepherds were killed. The directories are in root's
 //! directory of leftovers, to which users have no access. For each directory, a child process with
-//! the rights of its user removes the contents. The user can prevent that by writing through an
-//! open descriptor, or with files that the user may not remove. Then the removal is tried again
-//! later. The keeper's loop does not wait for the processes.
+//! the rights of its user removes the contents. The user can prevent the removal by writing through
+//! an open descriptor, or with files that the user may not remove. The keeper then repeats the
+//! removal later. The keeper's loop does not wait for the processes.
+//!
+//! A directory cannot be moved while the user has mounted a file system on it. It is then removed
+//! at its place, and each sweep tries to move it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::{self, ReadDir};
 use std::io;
 use std::ops::Bound;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use score_proto::job_control::Status;
@@ -22,8 +25,6 @@ use crate::sys::{credentials::UserIds, process, remove_as_user};
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 /// Environment variable for tests: another interval in milliseconds.
 const SWEEP_INTERVAL_ENV: &str = "SCORE_TEST_SWEEP_MS";
-/// A remover process is killed after this time, because its user may have stopped it.
-const REMOVAL_TIMEOUT: Duration = Duration::from_secs(60);
 /// The maximum number of simultaneous removers. Each user has at most one.
 const MAX_REMOVERS: usize = 16;
 /// The maximum number of directory entries that are read in a turn of the loop.
@@ -33,10 +34,12 @@ const LOGGED_ATTEMPTS: u32 = 10;
 /// The interval between two checks of the removers when the keeper ends.
 const SHUTDOWN_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A directory in the directory of leftovers.
+/// A directory that is to be removed.
 #[derive(Debug)]
 struct Leftover {
     owner: UserIds,
+    /// The directory and its lock, if it could not be moved to the leftovers.
+    unmoved: Option<JobDirectory>,
     failed_attempts: u32,
     state: LeftoverState,
 }
@@ -56,7 +59,6 @@ enum LeftoverState {
 struct Remover {
     uid: u32,
     name: String,
-    deadline: Instant,
 }
 
 /// See the [module](self).
@@ -67,12 +69,17 @@ pub struct Leftovers {
     /// The names of the queued directories, by the uid of their owners.
     queues: BTreeMap<u32, VecDeque<String>>,
     removers: HashMap<i32, Remover>,
-    /// The owner of the last started remover. The next one is for the next user.
+    /// The uid of the last started remover. The next remover is for the next user.
     last_uid: u32,
     next_sweep_at: Option<Instant>,
     /// The entries that have not been read yet, during a sweep.
     sweep: Option<ReadDir>,
     known_children: KnownChildren,
+}
+
+fn path_of(name: &str, leftover: &Leftover) -> PathBuf {
+    let moved = || Path::new(LEFTOVERS_DIR).join(name);
+    leftover.unmoved.as_ref().map_or_else(moved, |directory| directory.path().to_owned())
 }
 
 impl Leftovers {
@@ -98,21 +105,17 @@ impl Leftovers {
 
     /// Removes the directory of a job that has ended. If it is not empty, it is moved to the
     /// leftovers, and a remover removes it later.
-    ///
-    /// # Errors
-    /// The directory could not be moved.
-    pub fn remove(&mut self, directory: JobDirectory, owner: UserIds) -> io::Result<()> {
-        if directory.remove_if_empty().is_ok() {
-            return Ok(());
+    pub fn remove(&mut self, directory: JobDirectory, owner: UserIds) {
+        if directory.remove_if_empty().is_err() {
+            let name = directory.name().to_owned();
+            let unmoved = directory.set_aside().is_err().then_some(directory);
+            self.enqueue(name, owner, unmoved);
+            self.next_sweep_at.get_or_insert_with(|| Instant::now() + self.interval);
         }
-        directory.set_aside()?;
-        self.enqueue(directory.name().to_owned(), owner);
-        self.next_sweep_at.get_or_insert_with(|| Instant::now() + self.interval);
-        Ok(())
     }
 
-    fn enqueue(&mut self, name: String, owner: UserIds) {
-        let new = Leftover { owner, failed_attempts: 0, state: LeftoverState::Failed };
+    fn enqueue(&mut self, name: String, owner: UserIds, unmoved: Option<JobDirectory>) {
+        let new = Leftover { owner, unmoved, failed_attempts: 0, state: LeftoverState::Failed };
         let leftover = self.by_name.entry(name.clone()).or_insert(new);
         if leftover.state == LeftoverState::Failed {
             leftover.state = LeftoverState::Queued;
@@ -122,23 +125,13 @@ impl Leftovers {
 
     /// The time until the next call of [`Leftovers::advance`].
     pub fn deadline(&self, now: Instant) -> Option<Duration> {
-        if self.sweep.is_some() || self.next_uid().is_some() {
-            return Some(Duration::ZERO);
-        }
-        let removers = self.removers.values().map(|remover| remover.deadline);
-        let due = removers.chain(self.next_sweep_at).min()?;
-        Some(due.saturating_duration_since(now))
+        let is_busy = self.sweep.is_some() || self.next_uid().is_some();
+        let due = if is_busy { Some(now) } else { self.next_sweep_at };
+        due.map(|due| due.saturating_duration_since(now))
     }
 
     /// Does the work that is due.
     pub fn advance(&mut self, now: Instant) {
-        for (pid, remover) in &mut self.removers {
-            if remover.deadline <= now {
-                process::kill(*pid, libc::SIGKILL);
-                // SIGCHLD reports its end.
-                remover.deadline = now + REMOVAL_TIMEOUT;
-            }
-        }
         if self.sweep.is_none() && self.next_sweep_at.is_some_and(|due| due <= now) {
             self.begin_sweep(now);
         }
@@ -146,12 +139,20 @@ impl Leftovers {
         // At most one remover is started in a turn, because a fork takes long if this process has
         // much memory.
         if let Some(uid) = self.next_uid() {
-            self.start_remover(uid, now);
+            self.start_remover(uid);
         }
     }
 
     fn begin_sweep(&mut self, now: Instant) {
         self.next_sweep_at = Some(now + self.interval);
+        for (name, leftover) in &mut self.by_name {
+            // If the directory can be moved now, the sweep finds it.
+            leftover.unmoved.take_if(|directory| directory.set_aside().is_ok());
+            if leftover.unmoved.is_some() && leftover.state == LeftoverState::Failed {
+                leftover.state = LeftoverState::Queued;
+                self.queues.entry(leftover.owner.uid).or_default().push_back(name.clone());
+            }
+        }
         match fs::read_dir(LEFTOVERS_DIR) {
             Ok(entries) => self.sweep = Some(entries),
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.end_sweep(),
@@ -170,14 +171,14 @@ impl Leftovers {
                 continue;
             };
             if metadata.is_dir() && has_job_prefix(name.as_ref()) {
-                self.enqueue(name, UserIds { uid: metadata.uid(), gid: metadata.gid() });
+                self.enqueue(name, UserIds { uid: metadata.uid(), gid: metadata.gid() }, None);
             }
         }
         self.sweep = Some(sweep);
     }
 
     fn end_sweep(&mut self) {
-        // The sweep has queued all existing directories. Another daemon has removed the others.
+        // The sweep has queued all directories that exist. Another daemon has removed the others.
         self.by_name.retain(|_, leftover| leftover.state != LeftoverState::Failed);
         self.remove_folder_if_empty();
     }
@@ -213,14 +214,14 @@ impl Leftovers {
         name
     }
 
-    fn start_remover(&mut self, uid: u32, now: Instant) {
+    fn start_remover(&mut self, uid: u32) {
         let Some(name) = self.dequeue(uid) else { return };
         let Some(leftover) = self.by_name.get_mut(&name) else { return };
-        match remove_as_user::start(&Path::new(LEFTOVERS_DIR).join(&name), leftover.owner) {
+        match remove_as_user::start(&path_of(&name, leftover), leftover.owner) {
             Ok(pid) => {
                 leftover.state = LeftoverState::Removing;
                 self.known_children.borrow_mut().insert(pid);
-                self.removers.insert(pid, Remover { uid, name, deadline: now + REMOVAL_TIMEOUT });
+                self.removers.insert(pid, Remover { uid, name });
             }
             // The next sweep tries the removal again.
             Err(_) => leftover.state = LeftoverState::Failed,
@@ -240,9 +241,9 @@ impl Leftovers {
         leftover.failed_attempts += 1;
         (leftover.failed_attempts == LOGGED_ATTEMPTS).then(|| {
             format!(
-                "{LEFTOVERS_DIR}/{} cannot be removed: uid {} still writes there, or may not \
-                 remove what is in it",
-                remover.name, remover.uid
+                "{} cannot be removed: uid {} writes or mounts there, or may not empty it",
+                path_of(&remover.name, leftover).display(),
+                remover.uid
             )
         })
     }
@@ -275,7 +276,8 @@ mod tests {
     fn leftovers_of(owners: &[u32]) -> Leftovers {
         let mut leftovers = Leftovers::new(KnownChildren::default());
         for (index, uid) in owners.iter().enumerate() {
-            leftovers.enqueue(format!("job-{index}"), UserIds { uid: *uid, gid: *uid });
+            let (name, owner) = (format!("job-{index}"), UserIds { uid: *uid, gid: *uid });
+            leftovers.enqueue(name, owner, None);
         }
         leftovers
     }
@@ -285,7 +287,7 @@ mod tests {
         let uid = leftovers.next_uid()?;
         let name = leftovers.dequeue(uid)?;
         leftovers.by_name.get_mut(&name)?.state = LeftoverState::Removing;
-        leftovers.removers.insert(pid, Remover { uid, name, deadline: Instant::now() });
+        leftovers.removers.insert(pid, Remover { uid, name });
         Some(uid)
     }
 
@@ -315,7 +317,8 @@ mod tests {
             assert_eq!(start(&mut leftovers, 1000), None, "not before the next sweep");
             lines.extend(leftovers.on_child_exit(attempt, Some(Status::Exited(1))));
             assert_eq!(lines.len(), usize::from(attempt >= 9), "attempt {attempt}");
-            leftovers.enqueue("job-0".to_owned(), UserIds { uid: 7, gid: 7 });
+            let owner = UserIds { uid: 7, gid: 7 };
+            leftovers.enqueue("job-0".to_owned(), owner, None);
         }
         assert!(lines[0].contains("leftovers/job-0 cannot be removed: uid 7"), "{lines:?}");
     }

@@ -45,7 +45,7 @@ const MAX_CALL_FDS: usize = 2;
 /// The maximum number of calls that are answered before the keeper does other work.
 const CALLS_PER_TURN: usize = 64;
 /// The maximum number of events that wait for the daemon. Each login and each job causes at most
-/// one.
+/// one, apart from the few lines that the keeper logs.
 const MAX_QUEUED_EVENTS: usize = 1 << 19;
 /// How long the jobs may take to end when the keeper ends.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(800);

@@ -84,7 +84,7 @@ impl<Login> UserNames<Login> {
         let is_full = self.lookups.len() >= MAX_LOOKUPS;
         match self.lookups.get_mut(&uid) {
             Some(pending) if pending.logins.len() >= MAX_WAITING_LOGINS => {
-                Err("too many logins of yours wait for the look-up of your name".to_owned())
+                Err("too many logins of this uid wait for the look-up of its name".to_owned())
             }
             Some(pending) => {
                 pending.logins.push(login);

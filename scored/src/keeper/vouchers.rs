@@ -81,7 +81,7 @@ impl VoucherIssuer {
         let connection = self.connection(socket)?;
         let ids = credentials::peer_ids(socket).map_err(|error| error.to_string())?;
         // The limits come from the kernel, not from the client. Without limits, the user's jobs
-        // would get those of the service.
+        // would get the limits of the service.
         let limits = credentials::peer_limits(socket)
             .map_err(|error| format!("the limits of your process: {error}"))?;
         let limits = limits.iter().map(|limit| ResourceLimit {

@@ -124,7 +124,7 @@ impl ElementCalls {
             Call::Sleep { .. } | Call::Yield if !is_welcomed => return Vec::new(),
             Call::Sleep { seconds } => CallAction::Report(ElementReport::Sleep { seconds }),
             Call::Yield => CallAction::Report(ElementReport::Yield),
-            // Only the first one counts, because the process is about to end.
+            // Only the first fault or inspection counts, because the process is about to end.
             Call::Fault { .. } | Call::Inspect { .. } if caller.faulting_thread.is_some() => {
                 return Vec::new();
             }
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
     use score_proto::ids::ElementIndex;
 
-    /// The calls of two nodes, the first of which is 4.
+    /// The calls of nodes 4 and 5.
     struct Fixture {
         element: ElementCalls,
         callers: [CallState; 2],

@@ -13,10 +13,10 @@ use score_proto::frame;
 use score_proto::message::{Call, Reply};
 use score_sys::fd_passing;
 
-/// The longest call: sc_inspectme with a display name.
+/// Length of the longest call in bytes: sc_inspectme with a display name.
 pub const MAX_CALL_LEN: usize = 16 * 1024;
-/// Number of replies that a process may leave unread. The shepherd treats a process with more
-/// unread replies as hostile.
+/// Number of replies that may wait for room in the socket of a process. The shepherd reports a
+/// process that leaves more replies unread.
 const MAX_UNREAD_REPLIES: usize = 64;
 /// Number of calls that are read from one process before the next process is served.
 const CALLS_PER_TICK: usize = 8;

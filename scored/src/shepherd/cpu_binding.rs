@@ -1,17 +1,18 @@
-//! The share of each process in the processors of its host: threads of OpenMP, and binding. In
-//! multi-user mode, a running job has all processors of a host during its slice.
+//! The share of each process in the processors of its host: threads of OpenMP, and binding. The
+//! shepherd binds processes only in multi-user mode.
 //!
 //! If a job has one process per processor, each process is bound to one processor. Processes of an
-//! OpenMP program are bound to equal blocks of processors. Without binding, the kernel places
-//! processes that resume after a stop according to the current load. It may place two processes on
-//! one processor, and needs a clock tick or more to correct that.
+//! OpenMP program are bound to equal blocks of processors, because no other job runs on the host in
+//! the same slice. Without binding, the kernel places processes that resume after a stop according
+//! to the current load. It may place two processes on one processor, and needs a clock tick or more
+//! to correct that.
 
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 use score_proto::message::{JobSpec, ProgramKind};
 
-/// The number of OpenMP threads for each process of a stage: the processors of this host divided by
-/// the number of processes of the stage on this host, at least 1.
+/// The number of OpenMP threads for each process of a stage, at least 1: the processors of this
+/// host divided by the number of the stage's processes on this host.
 pub fn threads_per_process(spec: &JobSpec, stage: usize, nodes: u32) -> usize {
     let processes = spec.stages[stage].elements.len() * nodes as usize;
     (super::cpu_count() / processes.max(1)).max(1)
@@ -26,7 +27,7 @@ pub fn stage_cpu_sets(spec: &JobSpec, stage: usize, nodes: u32) -> Vec<CpuSet> {
         return Vec::new();
     }
     let Ok(allowed) = sched_getaffinity(Pid::from_raw(0)) else { return Vec::new() };
-    equal_blocks(&allowed, nodes, element.uses_openmp)
+    equal_blocks(&allowed, nodes, spec.fills_hosts(element))
 }
 
 /// One block of consecutive processors for each node, all of the same size. A block has several

@@ -15,7 +15,7 @@ pub struct DirectModex {
     requested: BTreeSet<ProcessKey>,
     /// Processes of other hosts whose entries will be requested when answers have arrived.
     waiting: VecDeque<ProcessKey>,
-    /// Largest number of requests that the daemon of this host lets pass.
+    /// Largest number of unanswered requests that the daemon of this host permits.
     max_requested: usize,
     /// Processes of this host, and the hosts that have requested their entries.
     askers: BTreeMap<ProcessKey, Vec<JobHostId>>,
@@ -93,10 +93,10 @@ mod tests {
             [1, 1, 2, 3, 3, 4].map(|node| direct_modex.request(key(node))).to_vec();
         assert_eq!(asked, [true, false, true, false, false, false]);
         assert_eq!(direct_modex.on_answer(key(2)), Some(key(3)));
-        assert_eq!(direct_modex.on_answer(key(9)), None, "nobody has asked about it");
+        assert_eq!(direct_modex.on_answer(key(9)), None, "no request is pending");
         assert_eq!(direct_modex.on_answer(key(1)), Some(key(4)));
         assert_eq!(direct_modex.on_answer(key(3)), None);
-        assert!(direct_modex.request(key(1)), "it may have put more since");
+        assert!(direct_modex.request(key(1)), "the process may have put more entries");
     }
 
     #[test]

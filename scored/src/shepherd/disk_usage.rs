@@ -172,7 +172,7 @@ pub(super) mod tests {
         assert!((3_000_000..4_000_000).contains(&bytes) && inodes.len() == 1, "{bytes}");
         assert!(bytes_used(&base, u64::MAX, 200).unwrap() < 1 << 20);
         assert!(!is_within(&base, 2 << 20) && is_within(&base, 4 << 20));
-        // Also counts a file that has a name.
+        // A file that has a name also counts.
         fs::write(base.join("c"), vec![1; 2 << 20]).unwrap();
         assert!(!is_within(&base, 4 << 20) && is_within(&base, 6 << 20));
         drop(holder.stdin.take());

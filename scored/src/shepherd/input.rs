@@ -50,7 +50,8 @@ impl Input {
         Ok(())
     }
 
-    /// Takes bytes from scrun. Returns false if scrun has sent more than the window allows.
+    /// Takes bytes from scrun. Returns false if they exceed the window, unless the shepherd has
+    /// reported that the input is closed.
     pub fn push(&mut self, bytes: &[u8]) -> bool {
         let count = bytes.len() as u64;
         if count > self.window_left {

@@ -1,6 +1,5 @@
 //! The local part of a job: starts its processes, handles their calls and their exits.
 
-use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,9 +31,9 @@ use super::shared_memory::SharedMemory;
 use super::spawn_queue::{SpawnQueue, SpawnedProcess, StartError};
 use super::tool_service::ServedJob;
 use super::tools::ToolAccess;
-use super::{FIRST_DYNAMIC_TOKEN, INPUT, NETWORKS, PMIX, reaper};
+use super::{FIRST_DYNAMIC_TOKEN, INPUT, NETWORKS, PMIX};
 use crate::sys::process::{self, Reaped, WaitResult};
-use crate::sys::remove;
+use crate::sys::{mounts, remove};
 
 /// Number of processes started in one tick of the loop.
 const SPAWNS_PER_TICK: usize = 16;
@@ -52,7 +51,7 @@ pub struct JobRunner {
     pub processes: ProcessTable,
     /// The services for the MPI programs of the running stage.
     pub mpi: MpiServices,
-    /// What tools find of the job.
+    /// The access of tools to the job.
     pub tools: ToolAccess,
     pub(super) copies: FileCopies,
     pub(super) spawn_queue: SpawnQueue,
@@ -63,7 +62,7 @@ pub struct JobRunner {
     pub run_gate: Arc<RunGate>,
     pub(super) limit_enforcer: LimitEnforcer,
     pub(super) metrics: MetricsCollector,
-    /// The list of processes for a debugger, and its orders.
+    /// The list of processes for a debugger, and the orders of the debugger.
     pub(super) process_list: ProcessList,
 }
 
@@ -176,8 +175,8 @@ impl JobRunner {
         self.receive_calls();
         self.serve_mpi(registry, now);
         if self.tools.is_directory_due(now) {
-            // Tools cannot start without the directory. An order to start a tool writes it again,
-            // and the answer to that order contains the error.
+            // Tools cannot start without the directory. Before a tool starts, `PrepareTools` writes
+            // the directory again and reports the error.
             let _ = self.write_tool_directory();
         }
         // The call above creates the socket that this call registers.
@@ -263,16 +262,16 @@ impl JobRunner {
         self.kill_processes();
     }
 
-    /// Kills the remaining processes of the job. If the tool service is still reporting the end of
-    /// the job to tools, only the processes of the job are killed and the service stays alive.
+    /// Kills the remaining processes of the job. Spares the tool service while it reports the end
+    /// of the job to tools.
     fn kill_processes(&mut self) {
         match self.tools.is_ending() {
             true => self.signal(None, libc::SIGKILL),
-            false => _ = reaper::kill_all(),
+            false => _ = process::kill_all_descendants(),
         }
     }
 
-    /// Kills all remaining processes. The end of the job is reported later.
+    /// Kills all remaining processes. `finish` reports the end of the job later.
     pub(super) fn begin_shutdown(&mut self) {
         self.input.close();
         self.copies.close();
@@ -416,7 +415,7 @@ impl JobRunner {
         let (code, reason) = kind.exceeded_message(self.limit_enforcer.limits(), &host);
         self.reports.add(JobReport::JobFailed { code, reason });
         self.skip_unstarted(None);
-        reaper::kill_all();
+        process::kill_all_descendants();
     }
 
     fn receive_calls(&mut self) {
@@ -497,7 +496,7 @@ impl JobRunner {
 
     fn on_process_exit(&mut self, reaped: Reaped, registry: &Registry) {
         self.run_gate.on_process_exit(reaped.pid);
-        // Other children are orphans that the shepherd has inherited.
+        // Other children are helpers, or orphans that the shepherd has inherited.
         let Some(key) = self.processes.key_of(reaped.pid) else { return };
         if let Some(job) = self.phase.job_mut() {
             job.last_exit_at = Some(Instant::now());
@@ -546,8 +545,8 @@ impl JobRunner {
         }
     }
 
-    /// Sends the user's signal to the job. Processes that are started later also receive it, if
-    /// some processes are not started yet.
+    /// Sends the user's signal to the job, also to processes of the stage that start later. If no
+    /// process runs, the processes of the next stage receive the signal.
     pub(super) fn signal_all(&mut self, signal: i32) {
         if self.spawn_queue.is_pending() || self.processes.running_count() == 0 {
             self.spawn_queue.add_early_signal(signal);
@@ -577,7 +576,7 @@ impl JobRunner {
             self.phase.begin_draining();
             self.outputs.drain_all(DrainReason::JobEnd, now);
         } else {
-            // A subreaper inherits the orphans of its children.
+            // Orphans may have become children of this process since the last kill.
             self.kill_processes();
         }
     }
@@ -592,10 +591,10 @@ impl JobRunner {
         self.mpi.remove_shared_memory();
         if self.context.multi_user
             && !self.tools.has_tools()
-            && let Ok(directory) = File::open(&self.context.directory)
+            && let Ok(directory) = mounts::open_directory(&self.context.directory)
         {
-            // This process has the user's rights, so that root has fewer files to remove
-            // afterwards. scored reports files that cannot be removed.
+            // This process removes the files with the user's rights, so that root has fewer files
+            // to remove. scored reports files that remain.
             let _ = remove::empty(&directory.into());
         }
         let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);

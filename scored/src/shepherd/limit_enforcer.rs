@@ -1,5 +1,5 @@
-//! Checks periodically whether the job stays within its limits on this host. The CPU limit is
-//! checked more often the closer it is.
+//! Checks periodically whether the job stays within its limits on this host. The less CPU time is
+//! left, the shorter is the interval to the next check.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

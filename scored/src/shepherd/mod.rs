@@ -29,7 +29,6 @@ mod pmix_watch;
 mod process_list;
 mod processes;
 mod program_store;
-mod reaper;
 mod redirection;
 mod reports;
 mod shared_memory;
@@ -109,7 +108,7 @@ pub struct ShepherdOptions {
 /// Runs the shepherd until its job has ended.
 ///
 /// # Errors
-/// A system call failed before the job began.
+/// A system call of the setup or of the event loop failed.
 pub fn run(options: ShepherdOptions) -> io::Result<()> {
     process::set_name(PROCESS_NAME);
     descriptor::reserve_low()?;
@@ -214,9 +213,9 @@ impl Shepherd {
             self.receive_orders();
             if self.job_runner.reports.is_closed() {
                 // scored has exited: end the job.
-                let reaped = reaper::kill_and_reap(Duration::from_secs(2));
+                process::kill_and_reap_all(Duration::from_secs(2));
                 self.job_runner.remove_shared_memory();
-                return reaped;
+                return Ok(());
             }
             self.switch_handle.start_if_needed(self.poll.registry())?;
             self.job_runner.on_stop_time(self.switch_handle.take_stop_time());

@@ -68,7 +68,7 @@ fn make_links_in_time(folder: &Path, links_folder: &Path, limits: Limits) -> Res
         let _ = sender.send(make_links(&folder, &links_folder, limits));
     };
     let thread = thread::Builder::new().name("mpi-library".to_owned());
-    thread.spawn(make).map_err(|error| format!("no thread to read the directory: {error}"))?;
+    thread.spawn(make).map_err(|error| format!("cannot start a thread: {error}"))?;
     receiver.recv_timeout(limits.time).unwrap_or_else(|error| match error {
         RecvTimeoutError::Timeout => {
             let seconds = limits.time.as_secs_f32();
@@ -218,7 +218,7 @@ mod tests {
         mkfifo(&path("libmpi.so.12"), Mode::S_IRWXU).unwrap();
         assert!(folders.link().unwrap_err().contains("no libmpi.so.12"), "a FIFO is no library");
         symlink("libmpich.so.12", path("libmpich.so.12")).unwrap();
-        assert!(folders.link().unwrap_err().contains("no libmpi.so.12"), "nor is a loop");
+        assert!(folders.link().unwrap_err().contains("no libmpi.so.12"), "a loop is no library");
         fs::remove_file(path("libmpich.so.12")).unwrap();
         fs::write(path("libmpich.so.12"), "").unwrap();
         symlink("loop", path("loop")).unwrap();

@@ -16,7 +16,7 @@ const PROVIDER_FILE: &str = "libfabric/libpm-fi.so";
 const PRELOAD_FILE: &str = "libscore-preload.so";
 /// The file defines all calls of MPI 4.0. If an MPI library lacks a call, a program that looks the
 /// call up, such as mpi4py, would find it in this file. The program would then assume that the
-/// library has the call. Open MPI lacks calls.
+/// library has the call. Open MPI lacks some calls, and does not get this file.
 const CALLS_FILE: &str = "libscore-mpi.so";
 /// Directories of these files, relative to the directory of scored: the build directory of cargo,
 /// and the directory into which `cargo xtask install` installs.
@@ -32,7 +32,7 @@ fn find_file(base: &Path, name: &str) -> Option<PathBuf> {
     BASE_FOLDERS.iter().map(|folder| base.join(folder).join(name)).find(|file| file.exists())
 }
 
-/// An environment variable that contains a list of paths. The user's paths follow ours.
+/// An environment variable that contains a list of paths. The paths of SCore precede the user's.
 fn list(name: &str, own: &[&Path], given: &[OsBytes]) -> Vec<u8> {
     let own = own.iter().map(|path| path.as_os_str().as_bytes());
     let lists = own.chain(environment_value(given, name)).collect::<Vec<_>>().join(&b':');
@@ -79,8 +79,8 @@ impl MpiProvider {
         Some(Self { folder, preload_file, calls_file })
     }
 
-    /// The environment variables for a process of an MPI library that starts in this way. `given`:
-    /// the user's variables.
+    /// The environment variables for a process. `start`: how its MPI library starts. `given`: the
+    /// user's variables.
     pub fn environment(&self, start: MpiStart, given: &[OsBytes]) -> Vec<Vec<u8>> {
         let values = env::pm_provider_env(start)
             .iter()

@@ -185,8 +185,8 @@ impl JobRunner {
         }
     }
 
-    /// Ends the threads of these nodes that wait after a fault, by the signal of that fault. The
-    /// stacks of the nodes have been read.
+    /// Ends the processes of these nodes that wait after a fault, by the signal of that fault.
+    /// Their stacks have been read.
     fn release_faults(&mut self, element: ElementIndex, nodes: &NodeSet) {
         for (key, process) in self.processes.running_mut(Some(element)) {
             if let Some(FaultingThread { thread, signal: Some(signal) }) =

@@ -1,6 +1,6 @@
-//! The output of the processes. It is read from their pipes, split into lines, merged fairly, and
-//! sent towards scrun within the window. If the window is closed, the pipes are not read, so that
-//! writers block.
+//! The output of the processes. The shepherd reads it from their pipes, splits it into lines,
+//! merges it fairly, and sends it towards scrun within the window. While the window is full, the
+//! shepherd does not read the pipes, so that writers block.
 
 use std::collections::VecDeque;
 use std::io;
@@ -193,7 +193,7 @@ impl OutputMux {
         }
     }
 
-    /// Handles an acknowledgement of scrun for this many bytes.
+    /// Handles an acknowledgement of the daemon on this host for this many bytes.
     pub fn on_output_ack(&mut self, bytes: u64, now: Instant) {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.unacked_len = self.unacked_len.saturating_sub(bytes);
@@ -202,8 +202,8 @@ impl OutputMux {
         }
     }
 
-    /// Handles the end of a stream of scrun that its reader has closed. Closes the pipes of that
-    /// stream, so that their writers get an error.
+    /// Handles the end of an output stream of scrun, whose reader has closed it. Closes the pipes
+    /// of that stream, so that their writers get an error.
     pub fn close_stream(&mut self, stream: Stream) {
         self.closed_streams[stream_index(stream)] = true;
         for index in 0..self.pipes.len() {
@@ -268,7 +268,7 @@ impl OutputMux {
         }
     }
 
-    /// Returns the reason of a completed drain. All of its output has been sent.
+    /// Removes a completed drain and returns its reason. Sends the collected output before.
     pub fn drained(&mut self, reports: &mut ScoredLink) -> Option<DrainReason> {
         let index = self.drains.iter().position(|drain| drain.pipes_left == 0)?;
         self.send_batch(false, reports);
@@ -480,7 +480,7 @@ impl OutputMux {
     }
 
     /// Restarts the timeouts of unfinished lines. Their writers could not complete them while the
-    /// window was closed.
+    /// window was full.
     fn restart_line_timeouts(&mut self, now: Instant) {
         for output in self.pipes.iter_mut().flatten() {
             if output.deadline.is_some() {

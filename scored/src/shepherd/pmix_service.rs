@@ -566,7 +566,7 @@ impl PmixService {
         self.elements.contains_key(&element)
     }
 
-    /// Passes an order about a fence on to the helper.
+    /// Passes an order on to the helper, if the helper runs.
     pub fn order(&mut self, order: &PmixOrder) {
         if let Helper::Running(helper) = &mut self.helper {
             helper.socket.queue(order);

@@ -20,7 +20,8 @@ use crate::sys::spawn_args::ChildFile;
 pub struct Process {
     /// Its process id.
     pub pid: i32,
-    /// None: the process has closed the socket, or has sent a malformed datagram.
+    /// None: the socket is not open yet, or the process has closed it or has sent a malformed
+    /// datagram.
     control: Option<ControlSocket>,
     /// Its calls that wait for a reply.
     pub calls: CallState,
@@ -72,7 +73,7 @@ impl ProcessTable {
         self.scratch.resize(MAX_CALL_LEN, 0);
     }
 
-    /// The parallel processes.
+    /// The indexes of the parallel processes.
     pub fn elements(&self) -> impl Iterator<Item = ElementIndex> + use<> {
         ElementIndex::all(self.elements.len())
     }

@@ -85,7 +85,7 @@ struct JobProgram {
     /// The path of its copy for later jobs.
     cache_path: Option<PathBuf>,
     state: ProgramState,
-    /// Files to try next if the content of the current one is wrong.
+    /// Files to try next if the current file has the wrong content.
     candidates: Vec<Candidate>,
     received_len: u64,
     hasher: blake3::Hasher,
@@ -98,7 +98,7 @@ pub struct ProgramStore {
     programs: Vec<JobProgram>,
     /// Whether all hosts of the job are virtual hosts, which share one disk.
     shares_disk: bool,
-    /// The report when all programs are complete. None: it was sent, or is not sent.
+    /// The report when all programs are complete. None: it has been sent, or is not needed.
     ready_report: Option<ShepherdReport>,
     tool_files: Option<ArrivingFiles>,
     reports: Vec<ShepherdReport>,
@@ -117,7 +117,7 @@ impl ProgramStore {
     ) -> Result<Self, String> {
         let shares_disk = shares_disk(spec, is_multi_user);
         let self_host = placement.self_host.index();
-        // Only on the submitting host is it certain that the user's paths refer to the same files.
+        // On other hosts the user's paths may refer to other files.
         let is_submit_host = !is_multi_user
             && self_host == 0
             && spec.hosts.first().is_some_and(|host| host.kind != HostKind::Remote);

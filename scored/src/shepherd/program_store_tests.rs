@@ -225,7 +225,7 @@ fn virtual_hosts_link_the_file_of_their_parent() {
     let mut child = begin(&spec, 1, &scratch.job("child"), None);
     child.pump().unwrap();
     assert!(matches!(child.take_reports()[..], [ShepherdReport::FileRequest(FileRequest { .. })]));
-    // A file of a different size, and a path that is not a file.
+    // A device, a symbolic link, and a path that does not exist.
     for wrong in ["/dev/null", "/proc/self/exe", "/nowhere/at/all"] {
         let mut store = begin(&spec, 1, &scratch.job(&wrong.replace('/', "-")), None);
         store.on_shared_file(hash, Path::new(wrong)).unwrap_err();

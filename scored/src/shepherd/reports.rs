@@ -86,7 +86,7 @@ impl ScoredLink {
         }
     }
 
-    /// Queues a report at once, in front of the collected ones. Used for output, and for reports
+    /// Queues a report at once, in front of the collected reports. Used for output, and for reports
     /// that must follow the output.
     pub fn send(&mut self, report: &ShepherdReport) {
         self.link.queue(report);

@@ -1,5 +1,6 @@
 //! The shared memory of the job's parallel processes: the board, their C-Areas and their PM
-//! devices. It is created when a parallel process attaches, so that plain programs need none.
+//! devices. Board, areas and segments are made when all processes have attached, the devices to
+//! other hosts at the first attachment. Plain programs thus need none.
 
 use std::collections::HashMap;
 use std::io;
@@ -40,8 +41,9 @@ pub struct SharedMemory {
 
 impl SharedMemory {
     /// Opens the devices whose addresses other hosts need, when the first node of a parallel
-    /// process attaches on this host. Does nothing if there is no other host. `raw_client`: client
-    /// of the helper that opens raw sockets, because this process has no permission to do so.
+    /// process attaches on this host. Opens no device if there is no other host. `raw_client`:
+    /// client of the helper that opens raw sockets, because this process has no permission to do
+    /// so.
     ///
     /// # Errors
     /// One line for the user.

@@ -14,7 +14,9 @@ use nix::unistd::pipe2;
 use score_job::program_paths;
 use score_proto::env;
 use score_proto::ids::ElementIndex;
-use score_proto::message::{ElementSpec, Input, JobSpec, MpiStart, Output, ProgramKind};
+use score_proto::message::{
+    ElementSpec, Input, JobSpec, MpiStart, OMP_THREADS_ENV, Output, ProgramKind,
+};
 use score_sys::unix_socket::seqpacket_pair;
 
 use super::cpu_binding;
@@ -47,7 +49,7 @@ pub struct SpawnQueue {
     plans: Vec<SpawnPlan>,
     pending: VecDeque<ProcessKey>,
     /// Read ends of the pipes from the left-hand neighbours, by node of this host.
-    left_pipes: Vec<Option<OwnedFd>>,
+    left_pipes: Vec<Option<LeftPipe>>,
     /// The processor sets of the processes, if processes are bound.
     cpu_sets: Vec<CpuSet>,
     /// Whether the processes of the stage stop before their first instruction.
@@ -74,6 +76,22 @@ pub struct SpawnedProcess {
     pub stderr: OwnedFd,
     /// Files that it opens as its standard input and output.
     pub child_files: [Option<ChildFile>; 2],
+}
+
+/// The read end of a process's standard output, for the process of the next program.
+#[derive(Debug)]
+struct LeftPipe {
+    /// The program of the process.
+    writer: ElementIndex,
+    reader: OwnedFd,
+}
+
+impl LeftPipe {
+    /// The read end, if `reader` is the next program. Otherwise the program between both was
+    /// cancelled. The pipe is then closed, so that its writers do not block.
+    fn for_reader(self, reader: ElementIndex) -> Option<OwnedFd> {
+        (self.writer.index() + 1 == reader.index()).then_some(self.reader)
+    }
 }
 
 /// Why a process was not started.
@@ -178,8 +196,8 @@ impl SpawnQueue {
     pub fn next(&mut self) -> Option<ProcessKey> {
         let next = self.pending.pop_front();
         if next.is_none() {
-            // Close the ends of pipes in the shepherd. An open write end would keep readers waiting
-            // for ever.
+            // Close the read ends whose readers were not started. Otherwise the writers would block
+            // for ever when their pipes are full.
             self.left_pipes.clear();
         }
         next
@@ -202,7 +220,8 @@ impl SpawnQueue {
         &self.early_signals
     }
 
-    /// Called after each process. Drops the early signals if no process is left.
+    /// Called after each attempt to start a process. Drops the early signals if no process is left
+    /// to start.
     pub fn on_process_handled(&mut self) {
         if self.pending.is_empty() {
             self.early_signals.clear();
@@ -237,6 +256,7 @@ impl SpawnQueue {
         let spec = &elements[key.element.index()];
         let process = self.process_index(key);
         let left_pipe = self.left_pipes.get_mut(process).and_then(Option::take);
+        let left_pipe = left_pipe.and_then(|pipe| pipe.for_reader(key.element));
         let plan = &self.plans[key.element.index()];
         if plan.is_per_host && process > 0 {
             return Err(StartError::Skipped);
@@ -249,9 +269,8 @@ impl SpawnQueue {
             seqpacket_pair().map_err(|error| creation_error("control socket", error))?;
         let (pmi_socket, child_pmi_socket) = match spec.kind {
             ProgramKind::Mpi(MpiStart::Pmi) => {
-                let pair = UnixStream::pair();
-                let (ours, child) = pair.map_err(|error| creation_error("PMI socket", error))?;
-                (Some(OwnedFd::from(ours)), Some(OwnedFd::from(child)))
+                let (own_end, process_end) = pmi_socket_pair()?;
+                (Some(own_end), Some(process_end))
             }
             _ => (None, None),
         };
@@ -280,16 +299,9 @@ impl SpawnQueue {
         let child_files = [child_stdin, child_stdout].map(StdioSource::into_file);
         let mut stdout = stdout_reader;
         if !is_last {
-            self.left_pipes[process] = stdout.take();
+            let pipe = stdout.take().map(|reader| LeftPipe { writer: key.element, reader });
+            self.left_pipes[process] = pipe;
         }
-        let pmi_socket = match pmi_socket.zip(child_pmi_socket) {
-            Some((own_end, process_end)) => {
-                let status = fstat(&process_end);
-                let status = status.map_err(|error| creation_error("PMI socket", error))?;
-                Some(NewPmiSocket { own_end, process_inode: status.st_ino })
-            }
-            None => None,
-        };
         Ok(SpawnedProcess { pid, control, pmi_socket, stdin, stdout, stderr, child_files })
     }
 }
@@ -325,6 +337,15 @@ fn pipe() -> Result<(OwnedFd, OwnedFd), StartError> {
     pipe2(OFlag::O_CLOEXEC).map_err(|error| creation_error("pipe", error))
 }
 
+/// A PMI socket: the shepherd's end, and the end of the process.
+fn pmi_socket_pair() -> Result<(NewPmiSocket, OwnedFd), StartError> {
+    let creation_error = |error| creation_error("PMI socket", error);
+    let (own_end, process_end) = UnixStream::pair().map_err(creation_error)?;
+    let status = fstat(&process_end).map_err(|errno| creation_error(errno.into()))?;
+    let own_end = NewPmiSocket { own_end: own_end.into(), process_inode: status.st_ino };
+    Ok((own_end, process_end.into()))
+}
+
 fn clone_null(context: &ShepherdContext) -> Result<OwnedFd, StartError> {
     context
         .null
@@ -349,7 +370,8 @@ fn standard_input(
             let (reader, writer) = pipe()?;
             Ok((StdioSource::Fd(reader), Some(writer)))
         }
-        // The left-hand neighbour was skipped or could not be started, so that there is no input.
+        // There is no input if the process has no left-hand neighbour, or if that neighbour was
+        // skipped or could not be started.
         Input::Default => {
             Ok((StdioSource::Fd(left_pipe.map_or_else(|| clone_null(context), Ok)?), None))
         }
@@ -460,10 +482,9 @@ impl SpawnPlan {
             let paths = paths.into_iter().flatten().collect::<Vec<_>>().join(&b':');
             job_environment.push([env::LIBRARY_PATH_ENV.as_bytes(), b"=", &paths].concat());
         }
-        let has_thread_count = environment_value(&given, env::OMP_THREADS_ENV).is_some();
-        if element.uses_openmp && !has_thread_count {
+        if spec.fills_hosts(element) {
             let count = cpu_binding::threads_per_process(spec, job.stage, job.local_host.nodes);
-            job_environment.push(format!("{}={count}", env::OMP_THREADS_ENV).into_bytes());
+            job_environment.push(format!("{}={count}", OMP_THREADS_ENV).into_bytes());
         }
         if in_job_dir {
             job_environment.push([b"PWD=", job_dir].concat());
@@ -545,4 +566,20 @@ fn candidates(context: &ShepherdContext, job: &JobInfo, element: &ElementSpec) -
         .map(|dir| if dir.is_empty() { b".".as_slice() } else { dir })
         .map(|dir| c_string(&[dir, b"/", path].concat()))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_next_program_reads_the_output_of_a_program() {
+        let pipe_of = |writer| LeftPipe { writer: ElementIndex(writer), reader: pipe().unwrap().0 };
+        assert!(pipe_of(1).for_reader(ElementIndex(2)).is_some());
+        assert!(pipe_of(0).for_reader(ElementIndex(2)).is_none());
+        // The pipe of a program without a reader is closed, so that its writer does not block.
+        let (reader, writer) = pipe().unwrap();
+        assert!(LeftPipe { writer: ElementIndex(0), reader }.for_reader(ElementIndex(2)).is_none());
+        assert_eq!(nix::unistd::write(&writer, b"x"), Err(nix::errno::Errno::EPIPE));
+    }
 }

@@ -1,10 +1,10 @@
-//! Files for tools, of all tools of a job (`scrun -tool-files`) or of one tool (`start_tool
-//! --files`). They arrive as one archive, like a program of the job, and are unpacked into a
-//! directory of the job, with the rights and within the limits of the job's user.
+//! Files for all tools of a job (`scrun -tool-files`) or for one tool (`start_tool --files`). They
+//! arrive as one archive, like a program of the job. The shepherd unpacks them into a directory of
+//! the job, with the rights and within the limits of the job's user.
 //!
-//! Nothing is created outside of that directory, even if the archive is hostile. The list of files
-//! is checked before anything is created ([`FileTree::check`]), and the kernel resolves each path
-//! below the directory without following links.
+//! The shepherd creates nothing outside of that directory, even if the archive is hostile. It
+//! checks the list of files first ([`FileTree::check`]). The kernel resolves each path below the
+//! directory without following links.
 #![forbid(unsafe_code)]
 
 use std::ffi::{OsStr, OsString};
@@ -41,7 +41,7 @@ pub struct ToolFiles {
     pub option: &'static str,
     /// The path of the archive.
     pub archive: PathBuf,
-    /// The archive.
+    /// Hash and size of the archive.
     pub content: FileDigest,
     /// The path of the directory. None: this host only passes the archive on.
     pub directory: Option<PathBuf>,
@@ -67,7 +67,7 @@ impl ArrivingFiles {
         Self { files, state: FilesState::Arriving }
     }
 
-    /// The archive.
+    /// Hash and size of the archive.
     pub fn content(&self) -> FileDigest {
         self.files.content
     }
@@ -308,7 +308,8 @@ fn read_list(archive: &File, size: u64) -> Result<(FileTree, u64), String> {
     archive.read_exact_at(&mut prefix, 0).map_err(|error| error.to_string())?;
     let length = FileTree::list_length(prefix).map_err(|error| error.to_string())?;
     let offset = (TREE_PREFIX + length) as u64;
-    let contents = size.checked_sub(offset).ok_or("its list of files is longer than the whole")?;
+    let contents =
+        size.checked_sub(offset).ok_or("the list of files is longer than the archive")?;
     let mut list = vec![0; length];
     archive.read_exact_at(&mut list, TREE_PREFIX as u64).map_err(|error| error.to_string())?;
     let tree = FileTree::decode(&list, contents).map_err(|error| error.to_string())?;

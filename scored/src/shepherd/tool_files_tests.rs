@@ -100,8 +100,8 @@ fn a_hostile_list_creates_no_file() {
         (vec![link("l", ".."), file("l/out", 0o644, 1)], "x", "l/out: it is not in a directory"),
         (vec![directory("d", 0o755), link("d/l", "../../job")], "", "leads out"),
         (vec![file("a", 0o644, 1), file("a", 0o644, 1)], "xx", "a: it is listed twice"),
-        (vec![file("a", 0o644, 2)], "x", "have 2 bytes by its list, but 1 bytes"),
-        (vec![file("a", 0o644, 1)], "xx", "have 1 bytes by its list, but 2 bytes"),
+        (vec![file("a", 0o644, 2)], "x", "have 2 bytes according to its list, but 1 bytes"),
+        (vec![file("a", 0o644, 1)], "xx", "have 1 bytes according to its list, but 2 bytes"),
         (vec![file("a", 0o4755, 1)], "x", "permission bits"),
     ] {
         let error = scratch.begin(&entries, contents.as_bytes()).unwrap_err();

@@ -48,11 +48,11 @@ const SERVICE_NAME: &str = "scored-toolctl";
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time that the service gets in addition to the waiting time of a command.
 const ANSWER_GRACE: Duration = Duration::from_secs(2);
-/// A service that has not answered a command in time, and then sends nothing for this time, is
-/// killed. This is a last resort: if the kernel detaches a thread in the middle of a step, or at a
-/// breakpoint, SIGTRAP ends its process. A service on a loaded host is only late.
+/// The shepherd kills a service that has not answered a command in time, and then sends nothing for
+/// this time. The kill is a last resort: if the kernel detaches a thread in the middle of a step,
+/// or at a breakpoint, SIGTRAP ends its process. A service on a loaded host is only late.
 const STUCK_TIMEOUT: Duration = Duration::from_secs(60);
-/// An idle service that has not exited within this time is killed.
+/// The shepherd kills an idle service that has not exited within this time.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the service may take to notify tools of exits when the job ends.
 const END_TIMEOUT: Duration = Duration::from_millis(300);
@@ -443,8 +443,8 @@ impl ToolService {
     fn end(&mut self, reason: &str, run_gate: &RunGate, reports: &mut Vec<ToolReport>) {
         if let Some(service) = self.service.take() {
             run_gate.exempt_tool_service(0);
-            // The loop of this process reaps the service. The kernel detaches the processes that it
-            // traces.
+            // The loop of this process reaps the service. The kernel detaches the processes that
+            // the service traces.
             process::kill(service.pid, libc::SIGKILL);
         }
         self.unsent.clear();
@@ -538,7 +538,7 @@ fn start(
     let child = command.spawn().map_err(failed)?;
     let pid = i32::try_from(child.id()).unwrap_or(0);
     run_gate.exempt_tool_service(pid);
-    // The job may have been stopped in the meantime.
+    // The switch thread may have stopped the service before the exemption.
     process::kill(pid, libc::SIGCONT);
     let mut socket = FramedSocket::new(own.into()).map_err(failed)?;
     socket.register(registry, token).map_err(failed)?;

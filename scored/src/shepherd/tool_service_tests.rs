@@ -1,4 +1,4 @@
-//! Tests of a service that does not answer. A process that sleeps stands for it.
+//! Tests of a service that does not answer. A sleeping process replaces it.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
@@ -54,7 +54,7 @@ impl SilentService {
         self.tool_service.serve(self.poll.registry(), tokens, &self.run_gate, view)
     }
 
-    /// Sends a command whose time is over at once.
+    /// Sends a command whose deadline has passed.
     fn send_late_command(&mut self, id: u64) {
         let (id, nodes) = (CommandId(id), NodeSet::one(0));
         let command = ToolCommand { id, nodes: nodes.clone(), wait_ms: 0, body: Vec::new() };

@@ -1,8 +1,8 @@
 //! The files that start_tool sends for one tool of a running job (`start_tool --files`). Their
-//! archive reaches the host as the job's programs do ([`ProgramStore`]). A host of the tool unpacks
-//! it into `.tool-files-N` of the job's directory, N being the number of the tool. A host above the
-//! hosts of the tool in the job's tree only passes the archive on. The job master permits one
-//! transfer at a time.
+//! archive reaches the host like the job's programs ([`ProgramStore`]). A host of the tool unpacks
+//! the archive into `.tool-files-N` of the job's directory. N is the number of the tool. A host
+//! above the hosts of the tool in the job's tree only passes the archive on. The job master permits
+//! one transfer at a time.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -33,7 +33,7 @@ pub struct ToolTransfer {
 }
 
 impl ToolTransfer {
-    /// Carries out an order of the master.
+    /// Carries out an order of the job master.
     pub fn on_order(
         &mut self,
         order: &ToolFilesOrder,
@@ -87,8 +87,8 @@ impl ToolTransfer {
         std::mem::take(&mut self.reports)
     }
 
-    /// Updates the transfer. After an error it ends here. The files that this host has unpacked so
-    /// far are removed when the master cancels the transfer.
+    /// Updates the transfer, and ends it on this host after an error. When the job master cancels
+    /// the transfer, this host removes the files that it has unpacked so far.
     fn update(&mut self, update: impl FnOnce(&mut ProgramStore) -> Result<(), String>) {
         let Some(transfer) = &mut self.transfer else { return };
         let (tool, updated) = (transfer.tool, update(&mut transfer.store));
@@ -141,7 +141,7 @@ fn path_of(job_directory: &Path, tool: ToolId) -> PathBuf {
 }
 
 /// Removes the files of a tool in a thread, because a directory may have very many files. Files
-/// that cannot be removed are removed with the job's directory.
+/// that remain are removed with the job's directory.
 pub fn remove_files(job_directory: &Path, tool: ToolId) {
     let path = path_of(job_directory, tool);
     if path.symlink_metadata().is_err() {

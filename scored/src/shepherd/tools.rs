@@ -1,4 +1,4 @@
-//! What tools find of the job on this host: the directory that describes the job, and the tool
+//! The access of tools to the job on this host: the directory that describes the job, and the tool
 //! control service.
 #![forbid(unsafe_code)]
 

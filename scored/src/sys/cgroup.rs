@@ -15,8 +15,8 @@ use super::{namespace, process};
 
 /// Prefix of the names of groups of jobs. The name of the job's directory follows.
 const JOB_CGROUP_PREFIX: &str = "scored-";
-/// Group of this process. It is needed because version 2 allows no processes in a group that has
-/// subgroups.
+/// Group of this process. It is needed because version 2 allows no processes in a group that
+/// enables controllers for its subgroups.
 const DAEMON_CGROUP: &str = "scored.daemon";
 /// In version 2, the processes of the job are in this subgroup of the job's group. Only this
 /// subgroup is frozen.
@@ -87,7 +87,7 @@ impl Freezer {
     }
 }
 
-/// The requested state of a frozen or running group.
+/// The requested state of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FreezerState {
     Frozen,

@@ -61,8 +61,8 @@ impl CpuLatencyHold {
         begins
     }
 
-    /// Lets the processors sleep if there was no request for a while. To be called at
-    /// [`CpuLatencyHold::deadline`]. Returns true if they may sleep from now on.
+    /// Lets the processors sleep if the hold has expired. Call this at
+    /// [`CpuLatencyHold::deadline`]. Returns true if the processors may sleep from now on.
     pub fn release_if_expired(&mut self, now: Instant) -> bool {
         let ends = self.expires_at.take_if(|expires_at| *expires_at <= now).is_some();
         if ends {

@@ -45,6 +45,7 @@ impl From<&Owner> for UserIds {
 /// Changes this process, which has one thread and runs as root, to the owner's user and groups.
 /// After that, neither this process nor its children can regain root privileges.
 ///
+/// # Errors
 /// One line with the reason. The process must then exit and do nothing for the user.
 pub fn become_owner(owner: &Owner) -> Result<(), String> {
     let scope = LookupScope::NameAndGroups(Gid::from_raw(owner.gid));
@@ -59,8 +60,8 @@ pub fn become_owner(owner: &Owner) -> Result<(), String> {
         Some(entry) if entry.name != name => {
             let name = if name.is_empty() { "nobody" } else { &name };
             return Err(format!(
-                "uid {} is {name} where the job was submitted, and {} here: its users are not \
-                 those of this host",
+                "uid {} is {name} where the job was submitted, and {} here: give both hosts \
+                 the same users",
                 owner.uid, entry.name
             ));
         }
@@ -87,6 +88,7 @@ fn set_ids(ids: UserIds, groups: &[Gid]) -> Result<(), (&'static str, Errno)> {
 /// Changes this process, which has one thread and runs as root, to a system user without any
 /// capability. Programs that it executes cannot gain capabilities.
 ///
+/// # Errors
 /// One line with the reason. The process must then exit.
 pub fn become_system_user(ids: UserIds) -> Result<(), String> {
     let failed = |what: &str, error: &dyn std::fmt::Display| {
@@ -120,6 +122,7 @@ const CAPABILITY_VERSION: u32 = 0x2008_0522;
 /// Changes this process, which has one thread and runs as root, to this user. The process keeps
 /// only the capabilities that raw sockets need. Processes of the user cannot trace it.
 ///
+/// # Errors
 /// One line with the reason. The process must then exit.
 pub fn become_raw_socket_opener(ids: UserIds) -> Result<(), String> {
     let failed = |what: &str, error: &dyn std::fmt::Display| {
@@ -259,6 +262,11 @@ pub fn peer_limits(socket: &impl AsFd) -> std::io::Result<Vec<Limit>> {
     // prlimit(2) of another user's process needs CAP_SYS_RESOURCE, which root lacks in a container.
     let limits = parse_limits(&fs::read_to_string(format!("/proc/{pid}/limits"))?)
         .ok_or_else(|| std::io::Error::other("/proc/PID/limits has another format"))?;
+    // Without the descriptor, the process id may belong to another user's process.
+    let uid = getsockopt(socket, PeerCredentials)?.uid();
+    if pidfd.is_none() && fs::metadata(format!("/proc/{pid}"))?.uid() != uid {
+        return Err(std::io::Error::other("the process has ended"));
+    }
     let has_ended = |pidfd: OwnedFd| {
         let mut polled = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
         poll(&mut polled, PollTimeout::ZERO) != Ok(0)

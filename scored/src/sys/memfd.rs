@@ -1,7 +1,7 @@
 //! Mappings of sealed memfds: one that only this process can write and other processes can read,
 //! and one that other processes write (docs/dev/job-control.md).
 
-// UNSAFETY: one mapping of a memfd, written by atomic stores.
+// UNSAFETY: mappings of memfds, which only atomics access.
 #![expect(unsafe_code)]
 
 use std::io;
@@ -41,7 +41,7 @@ impl PublishedMap {
     /// Stores one word. `offset` must be a multiple of 8 inside the object.
     pub fn store_u64(&self, offset: usize, value: u64) {
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.map.len());
-        // SAFETY: inside the mapping, aligned, which lives as long as self; only atomics touch it.
+        // SAFETY: aligned, inside the mapping, which lives as long as self; only atomics touch it.
         let word = unsafe { &*self.map.as_mut_ptr().add(offset).cast::<AtomicU64>() };
         word.store(value, Ordering::Release);
     }

@@ -8,6 +8,7 @@ pub mod cpu_latency;
 pub mod credentials;
 pub mod descriptor;
 pub mod memfd;
+pub mod mounts;
 pub mod name_lookup;
 pub mod namespace;
 pub mod new_file;

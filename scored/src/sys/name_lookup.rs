@@ -56,6 +56,7 @@ impl UserLookup {
     /// reap the child and then call [`UserLookup::on_child_reaped`], or else call
     /// [`UserLookup::wait`].
     ///
+    /// # Errors
     /// One line: the error of pipe2(2) or fork(2).
     pub fn start(uid: u32, scope: LookupScope) -> Result<Self, String> {
         let failed = |error: io::Error| format!("uid {uid}: cannot start a look-up: {error}");

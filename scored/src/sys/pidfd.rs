@@ -6,7 +6,10 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// A process, running or exited.
 #[derive(Debug)]
@@ -37,6 +40,21 @@ impl PidFd {
         (pid > 0).then_some(pid)
     }
 
+    /// Waits until the process has exited, at most for `timeout`. Returns whether it has exited.
+    pub fn wait_for_exit(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let mut polled = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut polled, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+                Ok(0) if left < Duration::from_millis(1) => return false,
+                Ok(1..) => return true,
+                // A signal, or a time-out that was rounded down.
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+
     /// Sends a signal to the process.
     ///
     /// # Errors
@@ -59,7 +77,9 @@ mod tests {
     fn an_exited_process_gets_no_signal() {
         let mut child = std::process::Command::new("/bin/sleep").arg("1000").spawn().unwrap();
         let pid_fd = PidFd::open(child.id() as i32).unwrap();
+        assert!(!pid_fd.wait_for_exit(Duration::from_millis(10)));
         pid_fd.send_signal(libc::SIGKILL).unwrap();
+        assert!(pid_fd.wait_for_exit(Duration::from_secs(20)));
         child.wait().unwrap();
         let error = pid_fd.send_signal(libc::SIGKILL).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ESRCH));

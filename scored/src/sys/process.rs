@@ -3,7 +3,7 @@
 // UNSAFETY: fork without exec, wait4, prctl and signal dispositions have no safe wrapper.
 #![expect(unsafe_code)]
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 use std::fs;
 use std::io;
@@ -189,19 +189,20 @@ pub fn descendants() -> Vec<i32> {
 /// All descendants except the given children and their descendants.
 pub fn descendants_except(excluded: &HashSet<i32>) -> Vec<i32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let pairs: Vec<(i32, i32)> = entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
-        .filter_map(|pid| Some((pid, parent_of(pid)?)))
-        .collect();
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    for (pid, parent) in pids.filter_map(|pid| Some((pid, parent_of(pid)?))) {
+        children.entry(parent).or_default().push(pid);
+    }
     let mut descendants = Vec::new();
     let mut frontier = vec![std::process::id() as i32];
     while let Some(parent) = frontier.pop() {
-        for (pid, its_parent) in &pairs {
-            if *its_parent == parent && !descendants.contains(pid) && !excluded.contains(pid) {
-                descendants.push(*pid);
-                frontier.push(*pid);
-            }
-        }
+        // A parent is removed, so that the loop ends although /proc has changed during the scan.
+        let found = children.remove(&parent).unwrap_or_default();
+        let wanted = found.into_iter().filter(|pid| !excluded.contains(pid));
+        let first_new = descendants.len();
+        descendants.extend(wanted);
+        frontier.extend_from_slice(&descendants[first_new..]);
     }
     descendants
 }
@@ -210,11 +211,54 @@ pub fn descendants_except(excluded: &HashSet<i32>) -> Vec<i32> {
 /// Returns whether there were any.
 pub fn kill_descendants_except(excluded: &HashSet<i32>) -> bool {
     let found = descendants_except(excluded);
+    let own_pid = std::process::id() as i32;
+    let parents: HashSet<i32> = found.iter().copied().chain([own_pid]).collect();
     for pid in &found {
-        kill(*pid, libc::SIGKILL);
+        kill_child_of(&parents, *pid);
         reap_one(*pid);
     }
     !found.is_empty()
+}
+
+/// Kills a process if its parent is one of these. After a long scan the process id may belong to a
+/// process of another user. The process is therefore opened as a descriptor before the check.
+fn kill_child_of(parents: &HashSet<i32>, pid: i32) {
+    match PidFd::open(pid) {
+        Ok(pid_fd) if parent_of(pid).is_some_and(|parent| parents.contains(&parent)) => {
+            let _ = pid_fd.send_signal(libc::SIGKILL);
+        }
+        // The kernel has no pidfd_open(2).
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => kill(pid, libc::SIGKILL),
+        // The process has exited, or is another one.
+        Ok(_) | Err(_) => {}
+    }
+}
+
+/// Kills all descendants of this process. The init of a PID namespace kills the namespace. Returns
+/// whether there were any.
+pub fn kill_all_descendants() -> bool {
+    if std::process::id() == 1 {
+        return kill_namespace(libc::SIGKILL);
+    }
+    let pids = descendants();
+    for pid in &pids {
+        kill(*pid, libc::SIGKILL);
+    }
+    !pids.is_empty()
+}
+
+/// Kills and reaps until no child is left, or until the timeout. The kernel kills the processes of
+/// a PID namespace when its init exits, but a subreaper has to kill its descendants itself.
+pub fn kill_and_reap_all(timeout: Duration) {
+    let deadline = Instant::now() + timeout;
+    while Instant::now() < deadline {
+        kill_all_descendants();
+        match reap() {
+            WaitResult::Exited(_) => {}
+            WaitResult::NoChildren => break,
+            WaitResult::AllRunning => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
 }
 
 fn parent_of(pid: i32) -> Option<i32> {
@@ -275,7 +319,7 @@ pub fn resource_limit(resource: libc::__rlimit_resource_t) -> libc::rlimit {
     limit
 }
 
-/// Applies a limit that a user had on another host, if it is lower than the limit here.
+/// Lowers a resource limit of this process to the requested limit. Never raises it.
 pub fn lower_limit(requested: &score_proto::job_control::Limit) {
     let current = resource_limit(requested.resource);
     let hard = current.rlim_max.min(requested.hard);
@@ -387,4 +431,58 @@ fn find_outer_pid(proc_dir: BorrowedFd<'_>, inner: i32, namespace: u64) -> Optio
 pub fn namespace_of(directory: &str) -> Option<u64> {
     let link = fs::read_link(format!("{directory}/ns/pid")).ok()?;
     link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    /// Starts a shell with two children. Returns also the process ids of the children.
+    fn start_tree() -> (Child, Vec<i32>) {
+        let script = "sleep 1000 & sleep 1000 & wait";
+        let shell = Command::new("/bin/sh").args(["-c", script]).spawn().unwrap();
+        let path = format!("/proc/{0}/task/{0}/children", shell.id());
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut children: Vec<i32> = Vec::new();
+        while children.len() < 2 {
+            assert!(Instant::now() < deadline, "no children");
+            std::thread::sleep(Duration::from_millis(1));
+            let text = fs::read_to_string(&path).unwrap();
+            children = text.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
+        }
+        (shell, children)
+    }
+
+    #[test]
+    fn descendants_are_found_in_every_generation_except_those_of_excluded_children() {
+        let (mut shell, children) = start_tree();
+        let shell_pid = shell.id() as i32;
+        // Other tests of this process may have children.
+        let found = descendants();
+        assert!(found.contains(&shell_pid), "{found:?}");
+        assert!(children.iter().all(|pid| found.contains(pid)), "{found:?}");
+        let without_shell = descendants_except(&HashSet::from([shell_pid]));
+        let tree = children.iter().chain([&shell_pid]);
+        assert!(tree.clone().all(|pid| !without_shell.contains(pid)), "{without_shell:?}");
+        let without_child = descendants_except(&HashSet::from([children[0]]));
+        assert!(!without_child.contains(&children[0]) && without_child.contains(&children[1]));
+        tree.for_each(|pid| kill(*pid, libc::SIGKILL));
+        shell.wait().unwrap();
+    }
+
+    #[test]
+    fn only_a_process_of_one_of_the_parents_is_killed() {
+        let (mut shell, children) = start_tree();
+        let [own_pid, shell_pid] = [std::process::id() as i32, shell.id() as i32];
+        kill_child_of(&HashSet::from([own_pid]), children[0]);
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(parent_of(children[0]), Some(shell_pid), "it runs");
+        for child in children {
+            kill_child_of(&HashSet::from([shell_pid]), child);
+        }
+        // The shell ends when its children have ended.
+        assert!(shell.wait().unwrap().code().is_some());
+    }
 }

@@ -1,27 +1,25 @@
-//! Removes a directory tree that a user has created. No link is followed, and no path is built from
-//! names in the tree. Deep trees need neither more stack nor more descriptors: directories below
-//! the first level are renamed into the top directory first.
+//! Removes a directory tree that a user has created. No link is followed, no mounted file system is
+//! entered, and no path is built from names in the tree. Deep trees need neither more stack nor
+//! more descriptors: directories below the first level are renamed into the top directory first.
 #![forbid(unsafe_code)]
 
 use std::ffi::{CStr, CString};
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat, renameat};
+use nix::fcntl::renameat;
 use nix::sys::stat::{FchmodatFlags, Mode, fchmodat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
+
+use super::mounts;
 
 /// Largest number of passes over the top directory. More than one is needed only if a process keeps
 /// writing there.
 const MAX_PASSES: usize = 100;
-
-const DIR_OPEN_FLAGS: OFlag =
-    OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC).union(OFlag::O_NONBLOCK);
 
 /// Removes a directory and its content. Its parent directory must be trusted. A missing directory
 /// is not an error.
@@ -29,15 +27,13 @@ const DIR_OPEN_FLAGS: OFlag =
 /// # Errors
 /// The first entry that could not be removed, and the reason.
 pub fn tree(path: &Path) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_NONBLOCK);
-    let top = match options.open(path) {
+    let top = match mounts::open_directory(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             // Its owner may have removed the permissions.
             let mode = Mode::S_IRWXU;
             fchmodat(nix::fcntl::AT_FDCWD, path, mode, FchmodatFlags::NoFollowSymlink)?;
-            options.open(path)?
+            mounts::open_directory(path)?
         }
         result => result?,
     };
@@ -82,7 +78,7 @@ pub fn empty(top: &OwnedFd) -> io::Result<()> {
 /// The errors of open(2) and readdir(3).
 pub fn names(dir_fd: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
     // A separate descriptor, because reading changes the position of a descriptor.
-    let mut dir = Dir::from_fd(openat(dir_fd, c".", DIR_OPEN_FLAGS, Mode::empty())?)?;
+    let mut dir = Dir::from_fd(mounts::open_directory_at(dir_fd, c".")?)?;
     let mut names = Vec::new();
     for entry in dir.iter() {
         let name = entry?.file_name().to_owned();
@@ -105,29 +101,38 @@ fn remove_one(
         Err(Errno::EISDIR | Errno::EPERM) => {}
         Err(error) => return Err(error.into()),
     }
-    let dir_fd = match openat(top, name, DIR_OPEN_FLAGS, Mode::empty()) {
+    let dir_fd = match mounts::open_directory_at(top, name) {
         Err(Errno::EACCES) => {
             make_accessible(top.as_fd(), name)?;
-            openat(top, name, DIR_OPEN_FLAGS, Mode::empty())?
+            mounts::open_directory_at(top, name)?
+        }
+        Err(Errno::EXDEV) => {
+            let reason = "a file system is mounted there";
+            return Err(io::Error::new(io::ErrorKind::CrossesDevices, reason));
         }
         result => result?,
     };
+    let mut first_error = None;
     for entry_name in names(dir_fd.as_fd())? {
-        let moved_name =
-            remove_or_move_up(&dir_fd, &entry_name, top, move_count).or_else(|error| {
-                if error.raw_os_error() != Some(libc::EACCES) {
-                    return Err(error);
-                }
-                // The directory or its entry lacks permissions, which its owner may restore.
-                make_accessible(top.as_fd(), name)?;
-                let _ = make_accessible(dir_fd.as_fd(), &entry_name);
-                remove_or_move_up(&dir_fd, &entry_name, top, move_count)
-            })?;
-        pending.extend(moved_name);
+        let removed = remove_or_move_up(&dir_fd, &entry_name, top, move_count).or_else(|error| {
+            if error.raw_os_error() != Some(libc::EACCES) {
+                return Err(error);
+            }
+            // The directory or its entry lacks permissions, which its owner may restore.
+            make_accessible(top.as_fd(), name)?;
+            let _ = make_accessible(dir_fd.as_fd(), &entry_name);
+            remove_or_move_up(&dir_fd, &entry_name, top, move_count)
+        });
+        match removed {
+            Ok(moved_name) => pending.extend(moved_name),
+            Err(error) => _ = first_error.get_or_insert(error),
+        }
     }
     match unlinkat(top, name, UnlinkatFlags::RemoveDir) {
         // The directory has a new entry, which the next pass finds.
-        Ok(()) | Err(Errno::ENOENT | Errno::ENOTEMPTY | Errno::EEXIST) => Ok(()),
+        Ok(()) | Err(Errno::ENOENT | Errno::ENOTEMPTY | Errno::EEXIST) => {
+            first_error.map_or(Ok(()), Err)
+        }
         Err(error) => Err(error.into()),
     }
 }
@@ -212,6 +217,29 @@ mod tests {
         tree(&base).unwrap();
     }
 
+    #[test]
+    fn the_files_of_a_mounted_file_system_and_its_directory_remain() {
+        let base = scratch_dir("mounted");
+        let mounted = base.join("a/mounted");
+        for path in [mounted.clone(), base.join("a/deep/er")] {
+            fs::create_dir_all(path).unwrap();
+        }
+        let none = None::<&str>;
+        let flags = nix::mount::MsFlags::empty();
+        if let Err(error) = nix::mount::mount(Some("none"), &mounted, Some("tmpfs"), flags, none) {
+            tree(&base).unwrap();
+            return eprintln!("SKIPPED mounts: {error}");
+        }
+        fs::write(mounted.join("keep"), "x").unwrap();
+        assert!(tree(&base).is_err());
+        assert!(mounted.join("keep").exists() && !base.join("a/deep").exists());
+        let error = tree(&base.join("a")).unwrap_err();
+        assert!(error.to_string().contains("a file system is mounted there"), "{error}");
+        mounts::detach_below(&base).unwrap();
+        tree(&base).unwrap();
+        assert!(!base.exists());
+    }
+
     // Promise of `a_directory_tree_is_removed_and_the_targets_of_its_links_remain`.
     #[test]
     fn a_tree_of_two_thousand_levels_is_removed() {
@@ -219,7 +247,7 @@ mod tests {
         let mut dir_fd = OwnedFd::from(fs::File::open(&base).unwrap());
         for _ in 0..2_000 {
             nix::sys::stat::mkdirat(&dir_fd, c"d", Mode::S_IRWXU).unwrap();
-            dir_fd = openat(&dir_fd, c"d", DIR_OPEN_FLAGS, Mode::empty()).unwrap();
+            dir_fd = mounts::open_directory_at(&dir_fd, c"d").unwrap();
         }
         drop(dir_fd);
         tree(&base).unwrap();

@@ -5,18 +5,24 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 
 use super::credentials::UserIds;
-use super::{descriptor, process, realtime, remove};
+use super::pidfd::PidFd;
+use super::{descriptor, mounts, process, realtime, remove};
+
+/// The process with the user's rights is killed after this time, because its user may have stopped
+/// it.
+const EMPTY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Starts to remove a directory and everything in it. Only root may have write permission for its
-/// parent directory. Returns the process id of the child that removes the directory. The caller
-/// must have one thread only. Files that the user may not remove stay, and the directory with them.
+/// parent directory. Returns the process id of the child that removes the directory. The child ends
+/// after all processes of the removal. The caller must have one thread only. Files that the user
+/// may not remove stay, and the directory with them.
 ///
 /// # Errors
 /// The errors of fork(2).
@@ -34,9 +40,10 @@ pub fn start(path: &Path, owner: UserIds) -> io::Result<i32> {
 /// # Errors
 /// The reason why the directory could not be removed.
 pub fn remove(path: &Path, owner: UserIds) -> io::Result<()> {
-    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    // Otherwise the directory could not be removed. Fails if this process is not root.
+    let _ = mounts::detach_below(path);
     // Takes no lock, because the user might hold one for ever.
-    let directory = match File::options().read(true).custom_flags(flags).open(path) {
+    let directory = match mounts::open_directory(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         result => result?,
     };
@@ -50,6 +57,13 @@ pub fn remove(path: &Path, owner: UserIds) -> io::Result<()> {
         });
         i32::from(emptied.is_err())
     })?;
+    if let Ok(process) = PidFd::open(pid)
+        && !process.wait_for_exit(EMPTY_TIMEOUT)
+    {
+        let _ = process.send_signal(libc::SIGKILL);
+    }
+    // A killed process does not end while a file system that the user has mounted meanwhile does
+    // not answer. This process then stays, so that no further process is started for the user.
     process::wait_for(pid);
     match fs::remove_dir(path) {
         // Another daemon has removed the directory at the same time.
@@ -62,7 +76,11 @@ fn become_user(owner: UserIds) -> io::Result<()> {
     let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
     setgroups(&[])?;
     setresgid(gid, gid, gid)?;
-    Ok(setresuid(uid, uid, uid)?)
+    setresuid(uid, uid, uid)?;
+    // This process still contains the memory of its parent, which holds keys. The user must not
+    // read it by ptrace or from a core dump. The change of ids has undone an earlier call.
+    process::forbid_dumps();
+    Ok(())
 }
 
 fn empty(directory: &File) -> io::Result<()> {

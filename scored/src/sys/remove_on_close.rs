@@ -27,7 +27,7 @@ pub fn start(
     let work = || {
         descriptor::close_all_but(&[&reader]);
         let Ok(reader) = reader.as_fd().try_clone_to_owned() else { return 1 };
-        // Nothing is ever written.
+        // No process writes to the pipe. The read returns when the writer is closed.
         let _ = std::fs::File::from(reader).read(&mut [0]);
         let removed = match owner {
             Some(owner) => remove_as_user::remove(path, owner),

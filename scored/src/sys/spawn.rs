@@ -1,4 +1,4 @@
-//! Starts the processes of the user. No other module starts such processes.
+//! Starts the processes of the programs of a job. Other modules start helpers and tools.
 //!
 //! The shepherd keeps itself in the state that a child must inherit, so that there is little work
 //! for each process. All of its descriptors are close-on-exec, all signals have their default
@@ -53,6 +53,7 @@ impl Spawner {
     /// Starts process `index` in its own session and returns its process id. All signals must be
     /// blocked in the caller.
     ///
+    /// # Errors
     /// [`SpawnError::Process`]. [`Spawner::error_of`] returns later errors.
     pub fn spawn(&mut self, args: &SpawnArgs<'_>, index: usize) -> Result<i32, SpawnError> {
         self.collect_exited();

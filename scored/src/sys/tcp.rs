@@ -21,7 +21,7 @@ const BACKLOG: i32 = 4096;
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let kind = Type::STREAM.nonblocking();
     let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
-    // A daemon that is restarted gets its port although old connections wait for their end.
+    // A restarted daemon gets its port although old connections are still in TIME_WAIT.
     socket.set_reuse_address(true)?;
     if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
         // Otherwise net.ipv6.bindv6only could exclude IPv4.
@@ -39,7 +39,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// See socket(2) and bind(2).
 pub fn listen_on_all_addresses() -> io::Result<TcpListener> {
     match listen((Ipv6Addr::UNSPECIFIED, 0).into()) {
-        // A kernel without IPv6.
+        // The kernel has no IPv6.
         Err(error) if error.raw_os_error() == Some(Errno::EAFNOSUPPORT as i32) => {
             listen((Ipv4Addr::UNSPECIFIED, 0).into())
         }

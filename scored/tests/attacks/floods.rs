@@ -10,6 +10,8 @@ use score_proto::message::{
     ConsoleRequest, ElementSpec, FileDigest, JobLimits, JobRequest, JobSpec, JobTerms,
     MAX_IO_CHUNK, StageSpec,
 };
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -109,6 +111,80 @@ fn a_flood_of_messages_to_all_hosts_of_a_job_loses_no_host() {
     victim.send(&[JobRequest::Kill]);
     assert_ne!(victim.until_ended(), 0);
     assert!(service.is_alive());
+    service.serves(BOB);
+}
+
+#[test]
+fn a_flood_of_messages_to_all_hosts_leaves_the_other_sessions_of_its_user_readable() {
+    let Some(mut service) = Service::start_two_hosts() else { return };
+    for host in ["hosta", "hostb"] {
+        let mut flooder = Client::connect_as(&service.socket_of(host), ALICE);
+        flooder.request(ALICE, 4, spec("trap '' USR1; echo up; sleep 1000", &[]));
+        flooder.until_noticed("up");
+        let flood = encode(&[JobRequest::Signal(libc::SIGUSR1)]).repeat(1 << 14);
+        let end = Instant::now() + Duration::from_secs(3);
+        let longest = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while Instant::now() < end {
+                    let _ = flooder.write(&flood, WRITE_TIMEOUT);
+                }
+            });
+            let mut longest = Duration::ZERO;
+            while Instant::now() < end {
+                let asked_at = Instant::now();
+                let mut client = Client::log_in(&service.socket_of(host), ALICE);
+                client.send(&[ConsoleRequest::List]);
+                assert_eq!(client.until_ended(), 0, "{}", client.notices);
+                longest = longest.max(asked_at.elapsed());
+            }
+            longest
+        });
+        println!("{host}: another session waited {longest:?}");
+        assert!(longest < HONEST_WAIT_TIMEOUT, "{host}: another session waited {longest:?}");
+    }
+    assert!(service.is_alive());
+    service.serves(BOB);
+}
+
+/// The status of the response to a GET request.
+fn status_of_page(url: &str, file: &str) -> u16 {
+    let (address, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+    let request = format!("GET /{path}{file} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut head = [0; 12];
+    stream.read_exact(&mut head).unwrap();
+    std::str::from_utf8(&head[9..]).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_user_without_time_gets_the_page_but_no_data() {
+    let Some(service) = Service::start_two_hosts() else { return };
+    let mut client = Client::log_in(&service.socket(), ALICE);
+    client.send(&[ConsoleRequest::Page]);
+    assert_eq!(client.until_ended(), 0, "{}", client.notices);
+    let url = client.page.unwrap();
+    assert_eq!((status_of_page(&url, ""), status_of_page(&url, "data")), (200, 200));
+    let flood = encode(&[JobRequest::OutputAck(1)]).repeat(1 << 14);
+    let end = Instant::now() + Duration::from_secs(5);
+    let flooder = Client::log_in(&service.socket(), ALICE);
+    let statuses = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while Instant::now() < end {
+                let _ = flooder.write(&flood, WRITE_TIMEOUT);
+            }
+        });
+        let mut statuses = std::collections::BTreeMap::<u16, usize>::new();
+        while Instant::now() < end {
+            assert_eq!(status_of_page(&url, "page.css"), 200);
+            *statuses.entry(status_of_page(&url, "data")).or_default() += 1;
+        }
+        statuses
+    });
+    println!("responses: {statuses:?}");
+    assert!(statuses.contains_key(&429), "{statuses:?}");
+    assert!(statuses.keys().all(|status| [200, 429].contains(status)), "{statuses:?}");
     service.serves(BOB);
 }
 
@@ -221,7 +297,7 @@ fn unfinished_messages_of_many_logins_take_a_bounded_amount_of_memory() {
         let wait = longest_wait(&service, || {
             for _ in 0..LOGINS {
                 let client = Client::log_in(&service.socket_of(host), ALICE);
-                // Send all but the last byte, as far as the daemon reads it.
+                // Send all but the last byte, or as much as the daemon reads.
                 let _ = client
                     .write_all(&unfinished[..unfinished.len() - 1], Duration::from_millis(10));
                 clients.push(client);

@@ -5,6 +5,7 @@
 
 use super::driver::TEST_TIMEOUT;
 use super::driver::service::{ALICE, BOB, Client, DAEMON_UID, Service, run_as, spec};
+use super::privileges::Mounted;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{setsockopt, sockopt::ReceiveTimeout};
@@ -163,7 +164,7 @@ fn receive(socket: &OwnedFd) -> Vec<u8> {
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + TEST_TIMEOUT;
     while !holds() {
-        assert!(Instant::now() < end, "not: {what}");
+        assert!(Instant::now() < end, "time-out: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -224,8 +225,8 @@ fn a_keeper_vouches_for_connections_to_its_socket_and_for_no_other() {
     let vouch = |socket: &OwnedFd| keeper.call(&Call::Vouch { session: 5 }, &[socket.as_fd()]);
     let ((alice_socket, alice), (bob_socket, bob)) =
         (keeper.connection(ALICE), keeper.connection(BOB));
-    // Sockets with root as the peer, like a connection of the daemon to another service. One is
-    // bound to no file, the other to another file.
+    // Sockets with root as the peer, like a connection of the daemon to another service. The first
+    // socket is bound to no file, the others to another file.
     let (of_root, _other) = UnixStream::pair().unwrap();
     let path = keeper.folder.join("another");
     let other_listener = UnixListener::bind(&path).unwrap();
@@ -365,6 +366,8 @@ fn a_service_ends_with_its_keeper_and_the_next_service_removes_all_leftovers() {
     kill(Pid::from_raw(service.keeper_pid() as i32), Signal::SIGKILL).unwrap();
     until("the daemon ends", || !service.is_alive());
     until("the job ends", || !has_processes(&directory));
+    // The user can mount a file system on the directory.
+    let _mounted = Mounted::empty(&directory);
     assert!(service.log().contains("the keeper has ended"), "{}", service.log());
     let Some(_next) = Service::start(1) else { return };
     until("the directory is removed", || !directory.exists());

@@ -117,7 +117,7 @@ fn silent_clients_of_one_user_do_not_delay_the_login_of_another() {
         last.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         last.read_to_end(&mut refusal).unwrap();
         let refusal = String::from_utf8_lossy(&refusal);
-        assert!(refusal.contains("other clients of yours have connected"), "{refusal}");
+        assert!(refusal.contains("connections that have not logged in"), "{refusal}");
         drop(clients);
     });
     assert!(wait < Duration::from_secs(2), "another user waited {wait:?}");
@@ -162,7 +162,7 @@ fn a_client_without_login_sends_no_long_message() {
 }
 
 #[test]
-fn the_name_of_a_user_is_looked_up_and_not_believed() {
+fn a_claimed_user_name_must_equal_the_looked_up_name() {
     /// This uid has the name `daemon` on all systems.
     const DAEMON: u32 = 1;
     let Some(mut service) = Service::start_two_hosts() else { return };
@@ -210,7 +210,7 @@ fn a_name_service_that_never_answers_delays_no_other_user_and_no_end() {
     let open = || OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&passwd);
     let opened_at = Instant::now();
     while open().is_err() {
-        assert!(opened_at.elapsed() < TEST_TIMEOUT, "nobody looks the name up");
+        assert!(opened_at.elapsed() < TEST_TIMEOUT, "no process looks up the name");
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(bob.until_ended(), 0, "{}", bob.notices);

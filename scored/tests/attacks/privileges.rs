@@ -4,6 +4,7 @@ use super::driver::TEST_TIMEOUT;
 use super::driver::service::{ALICE, BOB, Client, Service, run_as, spec};
 use super::support::{HONEST_WAIT_TIMEOUT, longest_wait, shepherd_of, wait_for_process};
 use nix::fcntl::{OFlag, openat, renameat};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 /// Environment variable for [`role`]: the socket of the service.
 const SOCKET_ENV: &str = "SCORE_TEST_SOCKET";
 
-/// Not a test: a process of alice that has its own limits and claims none in its login.
+/// Not a test: a process that sets its own resource limits and then logs in as alice.
 #[test]
 fn role() {
     let Some(socket) = std::env::var_os(SOCKET_ENV) else { return };
@@ -29,7 +30,7 @@ fn role() {
 }
 
 #[test]
-fn a_client_that_claims_no_limits_has_those_of_its_process() {
+fn a_job_has_the_resource_limits_of_the_process_that_logged_in() {
     let Some(mut service) = Service::start_two_hosts() else { return };
     for host in ["hosta", "hostb"] {
         let output = Command::new(std::env::current_exe().unwrap())
@@ -115,7 +116,7 @@ fn create_files(directory: &File, end: Instant) -> u32 {
         let flags = OFlag::O_CREAT | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
         match openat(directory, name.as_str(), flags, Mode::S_IRWXU) {
             Ok(_) => count += 1,
-            Err(error) => panic!("alice cannot go on writing: {error}"),
+            Err(error) => panic!("alice cannot write any more: {error}"),
         }
     }
     count
@@ -131,8 +132,8 @@ fn a_directory_with_new_files_of_its_user_is_removed_when_the_user_stops_writing
     client.until_noticed("up");
     let path = PathBuf::from(client.out.lines().next().unwrap());
     let shepherd = shepherd_of(wait_for_process(&command));
-    // A tree on the same file system that alice can move but not remove. While it is in the job's
-    // directory, that directory cannot be removed.
+    // A tree on the same file system that alice can move but not remove. While the tree is in the
+    // job's directory, alice's rights do not suffice to remove that directory.
     let outside = path.with_file_name(format!("test-{}", std::process::id()));
     std::fs::create_dir_all(outside.join("tree/of-root/keep")).unwrap();
     for path in [outside.clone(), outside.join("tree")] {
@@ -168,4 +169,97 @@ fn a_directory_with_new_files_of_its_user_is_removed_when_the_user_stops_writing
     std::fs::remove_dir_all(outside).unwrap();
     assert!(service.is_alive());
     service.serves(BOB);
+}
+
+/// A mounted file system. It is detached when this value is dropped, if it is still mounted.
+pub struct Mounted(PathBuf);
+
+impl Mounted {
+    /// Mounts an empty file system. Returns `None` and prints that the test is skipped if this is
+    /// not permitted.
+    pub fn empty(path: &Path) -> Option<Self> {
+        Self::mount(path, Path::new("none"), MsFlags::empty())
+    }
+
+    /// Mounts the directory `source` at `path`. See [`Mounted::empty`].
+    fn bind(path: &Path, source: &Path) -> Option<Self> {
+        Self::mount(path, source, MsFlags::MS_BIND)
+    }
+
+    fn mount(path: &Path, source: &Path, flags: MsFlags) -> Option<Self> {
+        match mount(Some(source), path, Some("tmpfs"), flags, None::<&str>) {
+            Ok(()) => Some(Self(path.to_owned())),
+            Err(error) => {
+                eprintln!("SKIPPED mounts: {error}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+    }
+}
+
+/// Starts a job of alice with a file and the directory `sub`. Returns the path of its directory.
+fn start_job_with_files(client: &mut Client, command: &str) -> PathBuf {
+    let script = format!("pwd && mkdir sub && touch file sub/file && echo up && {command}");
+    client.request(ALICE, 1, spec(&script, &[]));
+    client.until_noticed("up");
+    PathBuf::from(client.out.lines().next().unwrap())
+}
+
+#[test]
+fn a_jobs_directory_is_removed_although_file_systems_are_mounted_there() {
+    let Some(mut service) = Service::start_two_hosts() else { return };
+    let mut client = Client::connect_as(&service.socket(), ALICE);
+    let command = format!("sleep 5{}", std::process::id());
+    let path = start_job_with_files(&mut client, &command);
+    let shepherd = shepherd_of(wait_for_process(&command));
+    // A directory of the user elsewhere is mounted in the job's directory.
+    let data = service.file("data");
+    std::fs::create_dir_all(data.join("keep")).unwrap();
+    std::os::unix::fs::chown(&data, Some(ALICE), Some(ALICE)).unwrap();
+    let Some(_inside) = Mounted::bind(&path.join("sub"), &data) else { return };
+    let Some(_on_top) = Mounted::empty(&path) else { return };
+    run_as(ALICE, || kill(shepherd, Signal::SIGKILL).unwrap());
+    assert_ne!(client.until_ended(), 0);
+    let started_at = Instant::now();
+    let exists = |path: &Path| std::fs::symlink_metadata(path).is_ok();
+    while exists(&path) || exists(&leftover_of(&path)) {
+        assert!(started_at.elapsed() < TEST_TIMEOUT, "{} is left", path.display());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(exists(&data.join("keep")), "the contents of the mounted directory are removed");
+    assert!(service.is_alive());
+    service.serves(BOB);
+}
+
+#[test]
+fn a_directory_that_could_not_be_moved_is_moved_later() {
+    let interval = [("SCORE_TEST_SWEEP_MS", "300")];
+    let Some(service) = Service::start_two_hosts_with_variables(&interval) else { return };
+    let mut client = Client::connect_as(&service.socket(), ALICE);
+    let command = format!("sleep 4{}", std::process::id());
+    let path = start_job_with_files(&mut client, &command);
+    let shepherd = shepherd_of(wait_for_process(&command));
+    // Alice cannot remove this directory, so that the first removal fails.
+    std::fs::create_dir_all(path.join("of-root/keep")).unwrap();
+    let Some(_on_top) = Mounted::empty(&path) else { return };
+    run_as(ALICE, || kill(shepherd, Signal::SIGKILL).unwrap());
+    assert_ne!(client.until_ended(), 0);
+    let started_at = Instant::now();
+    let leftover = leftover_of(&path);
+    while path.exists() || !leftover.join("of-root/keep").exists() {
+        assert!(started_at.elapsed() < TEST_TIMEOUT, "{} is not moved", path.display());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::fs::remove_dir(leftover.join("of-root/keep")).unwrap();
+    std::os::unix::fs::chown(leftover.join("of-root"), Some(ALICE), Some(ALICE)).unwrap();
+    while leftover.exists() {
+        assert!(started_at.elapsed() < TEST_TIMEOUT, "{} is left", leftover.display());
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }

@@ -103,7 +103,7 @@ fn a_job_whose_shepherd_is_stopped_by_its_user_loses_its_processors() {
     let beside_attacker =
         ticks_in(&|| signal_repeatedly(ALICE, shepherd, Signal::SIGSTOP, PHASE_WINDOW));
     println!(
-        "ticks in {PHASE_WINDOW:?}: {beside_attacker} beside an attacker, else {beside_honest}"
+        "ticks in {PHASE_WINDOW:?}: {beside_attacker} with an attacker, {beside_honest} without"
     );
     assert!(beside_attacker * 4 >= beside_honest, "{beside_attacker} of {beside_honest} ticks");
     // The attacker's job still runs, and ends when it is killed.

@@ -28,8 +28,7 @@ pub fn longest_wait(service: &Service, attack: impl FnOnce() + Send) -> Duration
     })
 }
 
-/// The longest time that a request of another user may take during an attack. Before the daemon had
-/// a defence, the attacks delayed such a request by 8 to 25 s.
+/// The longest time that a request of another user may take during an attack.
 pub const HONEST_WAIT_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub fn wait_for_process(command: &str) -> Pid {

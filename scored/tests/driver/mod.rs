@@ -162,7 +162,7 @@ impl Driver {
     }
 
     pub fn connect(options: ScoredOptions) -> Self {
-        // A child that another thread starts meanwhile would inherit the socket and keep it open.
+        // A child that another thread starts now would inherit the socket and keep it open.
         let fork_guard = FORK_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let (ours, theirs) = UnixStream::pair().unwrap();
         let number = theirs.as_raw_fd();
@@ -261,7 +261,7 @@ impl Driver {
 
     fn on_received(&mut self, received: Received<JobMessage<JobAnswer>>) {
         let about_job = matches!(received, Received::Answer(_));
-        assert!(self.outcome.end.is_none() || about_job, "after Finished came {received:?}");
+        assert!(self.outcome.end.is_none() || about_job, "{received:?} came after Finished");
         match received {
             Received::Answer(JobMessage { message, .. }) => self.on_answer(message),
             Received::Refused { reason, code } => self.outcome.refused = Some((reason, code)),
@@ -271,7 +271,7 @@ impl Driver {
 
     fn on_answer(&mut self, answer: JobAnswer) {
         let may_follow_end = matches!(answer, JobAnswer::UnknownJob);
-        assert!(self.outcome.end.is_none() || may_follow_end, "after Finished came {answer:?}");
+        assert!(self.outcome.end.is_none() || may_follow_end, "{answer:?} came after Finished");
         if self.outcome.end.is_some() {
             return;
         }
@@ -316,7 +316,7 @@ impl Driver {
         let end = Instant::now() + TEST_TIMEOUT;
         while !holds(self) {
             assert!(Instant::now() < end, "{what} did not come: {:?}", self.outcome.notices);
-            assert!(!self.closed, "scored has gone before {what}: {:?}", self.outcome.notices);
+            assert!(!self.closed, "scored has exited before {what}: {:?}", self.outcome.notices);
             self.step();
         }
     }

@@ -1,7 +1,9 @@
 //! A service of one or two hosts, and a client that can log in as any user. The client has its own
-//! implementation of the protocol. All of this needs root.
+//! implementation of the protocol. Tests that use this module need root.
 #![allow(dead_code, reason = "each test file uses a part")]
-#![expect(unsafe_code, reason = "the ids of one thread: glibc's calls change all threads")]
+// UNSAFETY: glibc's calls change the ids of all threads; this needs those of one thread. Closures
+// run between fork and exec.
+#![expect(unsafe_code)]
 
 use std::io;
 use std::os::fd::AsFd;
@@ -14,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
 use score_client::{Connection, ConnectionError, Readiness, Received, wait_until_ready};
@@ -43,6 +46,8 @@ struct DaemonSetup<'a> {
     extra_args: &'a [&'a str],
     variables: &'a [(&'a str, &'a str)],
     passwd: Option<&'a Path>,
+    /// Runs between fork and exec. Must only make system calls.
+    prepare: Option<fn() -> io::Result<()>>,
 }
 
 /// A service. Its daemons are ended when this value is dropped.
@@ -63,7 +68,7 @@ impl Service {
         Self::start_one_host(cores, DaemonSetup { extra_args, ..DaemonSetup::default() })
     }
 
-    /// Starts a service of one host. For its daemon, this file replaces /etc/passwd.
+    /// Starts a service of one host. For the daemon of the service, this file replaces /etc/passwd.
     pub fn start_with_passwd(passwd: &Path) -> Option<Self> {
         let setup = DaemonSetup { passwd: Some(passwd), ..DaemonSetup::default() };
         Self::start_one_host(1, setup)
@@ -72,6 +77,12 @@ impl Service {
     /// Starts a service of one host. Its daemon has these environment variables.
     pub fn start_with_variables(cores: u32, variables: &[(&str, &str)]) -> Option<Self> {
         Self::start_one_host(cores, DaemonSetup { variables, ..DaemonSetup::default() })
+    }
+
+    /// Starts a service of one host. `prepare` runs in the process of its daemon between fork and
+    /// exec, and must only make system calls.
+    pub fn start_prepared(cores: u32, prepare: fn() -> io::Result<()>) -> Option<Self> {
+        Self::start_one_host(cores, DaemonSetup { prepare: Some(prepare), ..Default::default() })
     }
 
     fn start_one_host(cores: u32, setup: DaemonSetup<'_>) -> Option<Self> {
@@ -121,6 +132,10 @@ impl Service {
             let words = ["-host", host, "-server", server, "-port", &port, "-user", &user];
             let mut command = scored(&words);
             setup.passwd.into_iter().for_each(|passwd| replace_passwd(&mut command, passwd));
+            if let Some(prepare) = setup.prepare {
+                // SAFETY: the function only makes system calls, as the test promises.
+                unsafe { command.pre_exec(prepare) };
+            }
             let child = command
                 .arg("-file")
                 .arg(folder.join("db"))
@@ -209,8 +224,8 @@ impl Service {
         status_of(self.pid(), what)
     }
 
-    /// Runs a job of another user on each host. This shows that an attack has not affected other
-    /// users.
+    /// Runs a job of this user on each host. The job shows that an attack by another user has not
+    /// affected this user.
     pub fn serves(&self, uid: u32) {
         for (host, _) in &self.daemons {
             let mut client = Client::connect_as(&self.socket_of(host), uid);
@@ -250,6 +265,16 @@ fn scored(words: &[&str]) -> Command {
     command
 }
 
+/// Makes the kernel refuse realtime priority to the program that this process executes.
+pub fn forbid_realtime() -> io::Result<()> {
+    const CAP_SYS_NICE: libc::c_ulong = 23;
+    // SAFETY: plain prctl with integer arguments.
+    if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_NICE, 0, 0, 0) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(setrlimit(Resource::RLIMIT_RTPRIO, 0, 0)?)
+}
+
 /// Mounts a file over /etc/passwd for the started program only.
 fn replace_passwd(command: &mut Command, passwd: &Path) {
     let passwd = passwd.to_owned();
@@ -271,6 +296,8 @@ pub struct Client {
     /// The parts of programs that the hosts of the job have requested: hash, offset and length.
     pub file_requests: Vec<(ContentHash, u64, u64)>,
     pub statistics: Option<DaemonStatistics>,
+    /// The address of the user's page.
+    pub page: Option<String>,
     /// The exit code, once it has been received.
     pub code: Option<u8>,
 }
@@ -369,7 +396,8 @@ impl Client {
     pub fn connect(path: &Path) -> Self {
         let connection = Connection::new(UnixStream::connect(path).unwrap(), "scored").unwrap();
         let (out, notices, file_requests) = (String::new(), String::new(), Vec::new());
-        Self { connection, out, notices, file_requests, statistics: None, code: None }
+        let (statistics, page, code) = (None, None, None);
+        Self { connection, out, notices, file_requests, statistics, page, code }
     }
 
     /// Connects as this user.
@@ -440,6 +468,7 @@ impl Client {
             ConsoleAnswer::List(ListAnswer::Statistics(statistics)) => {
                 self.statistics = Some(statistics)
             }
+            ConsoleAnswer::Page(address) => self.page = Some(address.url),
             ConsoleAnswer::Finished { code } => self.code = Some(code),
             _ => {}
         }

@@ -1,15 +1,15 @@
 //! A service with clients other than scrun: false claims, garbage, silent clients, and very many
-//! clients at once. Everything here needs root, as multi-user mode does.
+//! clients at once. These tests need root, because multi-user mode needs root.
 
 use std::fs::Permissions;
 use std::io::Write;
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::{Duration, Instant};
 
 use crate::driver::TEST_TIMEOUT;
-use crate::driver::service::{ALICE, Client, Sent, Service, hello, login, spec};
+use crate::driver::service::{ALICE, Client, Sent, Service, forbid_realtime, hello, login, spec};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::ids::JobId;
@@ -59,8 +59,9 @@ fn clients_that_send_nothing_or_garbage_are_dropped_and_the_service_continues() 
         let mut client = UnixStream::connect(service.socket()).unwrap();
         let _ = client.write_all(garbage);
     }
-    // Connections to the daemons' port: silent ones, garbage, an excessive length, single bytes.
+    // Connections to the daemons' port: silent, with single bytes and with garbage.
     let port = ("127.0.0.1", service.port);
+    let silent_links: Vec<_> = (0..50).map(|_| TcpStream::connect(port).unwrap()).collect();
     let mut trickling: Vec<_> = (0..200).filter_map(|_| TcpStream::connect(port).ok()).collect();
     for garbage in [&[0xff_u8; 65536][..], b"GET / HTTP/1.0\r\n\r\n", &[0; 1000]] {
         if let Ok(mut stream) = TcpStream::connect(port) {
@@ -74,7 +75,7 @@ fn clients_that_send_nothing_or_garbage_are_dropped_and_the_service_continues() 
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    service.until_logged("no login before the time-out");
+    service.until_logged("no login in time");
     service.until_logged("a connection to the daemons' port was dropped");
     let mut client = Client::submit(&service.socket(), 1, spec("echo served", &[]));
     assert_eq!((client.until_ended(), client.out.as_str()), (0, "served\n"));
@@ -82,7 +83,97 @@ fn clients_that_send_nothing_or_garbage_are_dropped_and_the_service_continues() 
     assert!(grown < 16 * 1024, "{grown} KiB more");
     let lines = service.log().lines().count();
     assert!(lines < 200, "{lines} lines in the log");
+    for mut link in silent_links {
+        link.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+        let closed = std::io::copy(&mut link, &mut std::io::sink());
+        let is_timeout = |error: std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
+        assert!(!closed.is_err_and(is_timeout), "a silent connection stays open");
+    }
     drop(silent);
+}
+
+#[test]
+fn a_service_whose_page_has_no_port_runs_jobs_and_opens_the_page_later() {
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = other.local_addr().unwrap().port().to_string();
+    let Some(service) = Service::start_with(2, &["-page", &port]) else { return };
+    service.until_logged("there is no page; scored tries again every 10 s");
+    let mut client = Client::submit(&service.socket(), 1, spec("echo served", &[]));
+    assert_eq!((client.until_ended(), client.out.as_str()), (0, "served\n"));
+    let mut client = Client::log_in(&service.socket(), 0);
+    client.send(&[ConsoleRequest::Page]);
+    assert_eq!(client.until_ended(), 2);
+    assert!(client.notices.contains("the page is not open"), "{}", client.notices);
+    drop(other);
+    service.until_logged(&format!("page at http://127.0.0.1:{port}/"));
+    let mut client = Client::log_in(&service.socket(), 0);
+    client.send(&[ConsoleRequest::Page]);
+    assert_eq!(client.until_ended(), 0, "{}", client.notices);
+    assert!(client.page.unwrap().contains(&port));
+}
+
+#[test]
+fn the_limit_of_processes_of_the_service_is_not_that_of_jobs() {
+    // The soft limit is inherited by the keeper, but each job gets the limit of its user.
+    let limit_processes = || {
+        let (_, hard) = getrlimit(Resource::RLIMIT_NPROC)?;
+        Ok(setrlimit(Resource::RLIMIT_NPROC, 1, hard)?)
+    };
+    let Some(service) = Service::start_prepared(2, limit_processes) else { return };
+    let mut client = Client::connect_as(&service.socket(), ALICE);
+    client.request(ALICE, 2, spec("echo ran", &[]));
+    assert_eq!(client.until_ended(), 0, "{}", client.notices);
+    assert_eq!(client.out, "ran\nran\n");
+}
+
+#[test]
+fn a_service_without_realtime_priority_logs_this_once() {
+    let Some(service) = Service::start_prepared(2, forbid_realtime) else { return };
+    assert_eq!(service.log().matches("SCHED_RR is not permitted").count(), 1, "{}", service.log());
+    let mut client = Client::submit(&service.socket(), 1, spec("echo served", &[]));
+    assert_eq!((client.until_ended(), client.out.as_str()), (0, "served\n"));
+}
+
+#[test]
+fn the_number_of_clients_that_watch_a_job_is_limited() {
+    const WATCHERS: usize = 16;
+    let Some(service) = Service::start_with(2, &["-v"]) else { return };
+    let mut owner = Client::submit(&service.socket(), 1, spec("echo up; sleep 1000", &[]));
+    owner.until_noticed("up");
+    let log = service.log();
+    let job = log.split_once(": job ").and_then(|(_, rest)| rest.split_once(" of uid"));
+    let job = JobId(job.unwrap().0.parse().unwrap());
+    let watch = || {
+        let mut client = Client::log_in(&service.socket(), 0);
+        client.send(&[ConsoleRequest::SubscribeMetrics { job, period_ms: 60_000 }]);
+        client
+    };
+    let is_refused = |client: &mut Client| {
+        client.receive(Duration::from_millis(20));
+        assert!(client.code.is_none_or(|code| code == 2), "{}", client.notices);
+        client.code.is_some()
+    };
+    let mut watchers: Vec<Client> = (0..WATCHERS + 1).map(|_| watch()).collect();
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    let refused = loop {
+        assert!(Instant::now() < deadline, "no client is refused");
+        if let Some(refused) = watchers.iter_mut().position(is_refused) {
+            break watchers.remove(refused);
+        }
+    };
+    assert!(refused.notices.contains("is watched by 16 clients"), "{}", refused.notices);
+    assert!(!watchers.iter_mut().any(is_refused), "{WATCHERS} clients may watch the job");
+    // A client that has ended makes room for another one.
+    watchers.pop();
+    let has_room = || {
+        let mut client = watch();
+        (0..20).all(|_| !is_refused(&mut client))
+    };
+    while !has_room() {
+        assert!(Instant::now() < deadline, "no room");
+    }
+    owner.send(&[JobRequest::Kill]);
+    assert_eq!(owner.until_ended(), 137);
 }
 
 // Promise (several users): The log goes to standard error and, with `-syslog`, also to a receiver;
@@ -221,13 +312,13 @@ fn four_thousand_queued_jobs_use_bounded_memory_and_no_job_is_lost() {
     assert!(last.notices.contains(&format!("{} jobs ahead", JOBS - 1)), "{}", last.notices);
     let grown = service.memory().saturating_sub(memory_before) / JOBS as u64;
     assert!(grown < 32, "{grown} KiB a job");
-    // With the slot free, the first jobs run in their order.
+    // The processor becomes free, and the first jobs run in their order.
     holder.send(&[JobRequest::Kill]);
     for client in &mut clients[..20] {
         assert_eq!(client.until_ended(), 0, "{}", client.notices);
         assert_eq!(client.out, "ran\n");
     }
-    // All other clients disconnect at once. The service is then free for others.
+    // All other clients disconnect at once. The service then serves a new client.
     drop(clients);
     let mut next = Client::submit(&service.socket(), 1, spec("echo next", &["wait"]));
     assert_eq!((next.until_ended(), next.out.as_str()), (0, "next\n"));

@@ -1,5 +1,5 @@
-//! A service and its daemons with clients and servers other than scrun and scored. The program
-//! `attacks` is apart, because it measures how long users wait.
+//! A service and its daemons with clients and servers other than scrun and scored. `attacks` is a
+//! separate test program, because it measures how long users wait.
 
 mod clients;
 #[path = "../driver/mod.rs"]

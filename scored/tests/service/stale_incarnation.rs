@@ -60,7 +60,7 @@ impl Server {
         let mut server = Self { stream, link, started_at, daemon, join, _scratch: scratch };
         let hello = Hello { host: None, name: "server".to_owned(), incarnation: Incarnation(1) };
         server.send(&PeerMessage::Hello(hello));
-        server.join = server.until("it joins", |message| match message {
+        server.join = server.until("the message Join", |message| match message {
             PeerMessage::Join(join) => Some(join),
             _ => None,
         });
@@ -208,6 +208,6 @@ fn a_late_order_of_an_earlier_job_does_not_affect_the_job_that_reuses_its_number
     }
     server.send_job_order(JobIncarnation(2), JobOrder::Kill);
     server.send_job_order(JobIncarnation(3), JobOrder::Signal(10));
-    server.report("the end of the right one", JobIncarnation(3), is_end);
+    server.report("the end of the job with incarnation 3", JobIncarnation(3), is_end);
     assert_eq!(marked(&mark).len(), 0);
 }

@@ -68,7 +68,7 @@ impl MultiJobClient {
         let has_ended = self.jobs.get(&job).is_some_and(|outcome| outcome.end.is_some());
         assert!(
             !has_ended || answer == JobAnswer::UnknownJob,
-            "after the end of job {job} came {answer:?}"
+            "{answer:?} came after the end of job {job}"
         );
         match answer {
             JobAnswer::Output { stream: Stream::Stdout, bytes, .. } => {

@@ -1,5 +1,5 @@
-//! Jobs of one user: each test starts a scored for its job. The programs `service` and `attacks`
-//! are apart, because the daemons that they start could inherit the socket of a job.
+//! Jobs of one user: each test starts a scored for its job. `service` and `attacks` are separate
+//! test programs, because the daemons that they start could inherit the socket of a job.
 
 mod concurrent_jobs;
 #[path = "../driver/mod.rs"]

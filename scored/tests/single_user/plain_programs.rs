@@ -35,7 +35,7 @@ fn the_exit_code_of_a_job_follows_the_documented_rules() {
 
 #[test]
 fn a_signal_that_arrives_together_with_the_job_is_delivered() {
-    // scored reads the job and the signal in one turn of its loop, because it starts meanwhile.
+    // Both messages arrive while scored starts, so scored reads them in one turn of its loop.
     for (request, code) in [(JobRequest::Signal(libc::SIGINT), 130), (JobRequest::Kill, 137)] {
         let mut driver = Driver::start(job(2, vec![sh("exec sleep 1000")]));
         driver.send(&request);

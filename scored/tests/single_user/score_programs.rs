@@ -317,8 +317,8 @@ fn sc_flush_returns_when_scrun_has_written_all_output() {
     let outcome = driver.finish();
     assert_eq!(outcome.code(), 137);
     let text = String::from_utf8_lossy(&outcome.err).into_owned();
-    // The first node that gets a reply kills itself, which ends the other node. Its own output is
-    // complete.
+    // The first node that gets a reply kills itself, which ends the other node. The output of the
+    // first node is complete.
     assert!(text.contains("partial") && text.len() >= 300_007, "{}", text.len());
 }
 

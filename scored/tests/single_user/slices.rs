@@ -1,5 +1,5 @@
-//! A job is stopped and continued, with and without a PID namespace. All of its descendants are
-//! stopped, whatever their session. A process that has stopped itself stays stopped.
+//! Stops and continues a job, with and without a PID namespace. All descendants stop, also those in
+//! other sessions. A process that has stopped itself stays stopped.
 
 use std::fs;
 use std::thread::sleep;
@@ -24,7 +24,7 @@ fn stop_and_continue(name: &str, no_namespace: bool) {
     let sizes = || names.each_ref().map(size);
     let options = ScoredOptions { no_namespace, ..ScoredOptions::default() };
     let mut driver = Driver::start_as(job(1, vec![sh(&script)]), options);
-    driver.until("all write", |_| sizes().iter().all(|size| *size > 20));
+    driver.until("output of all processes", |_| sizes().iter().all(|size| *size > 20));
     for _ in 0..3 {
         driver.send(&JobRequest::Suspend);
         let end = Instant::now() + TEST_TIMEOUT;
@@ -40,9 +40,9 @@ fn stop_and_continue(name: &str, no_namespace: bool) {
         driver.send(&JobRequest::Resume);
         let grown =
             |now: [u64; 3]| now.iter().zip(old_sizes).all(|(now, earlier)| *now > earlier + 20);
-        driver.until("all go on", |_| grown(sizes()));
+        driver.until("progress of all processes", |_| grown(sizes()));
     }
-    assert!(!fs::exists(scratch.path("woken")).unwrap(), "who had stopped itself was continued");
+    assert!(!fs::exists(scratch.path("woken")).unwrap(), "a self-stopped process was continued");
     driver.send(&JobRequest::Kill);
     assert_eq!(driver.finish().code(), 137);
 }
@@ -64,7 +64,7 @@ fn every_descendant_is_stopped_and_continued_without_a_namespace() {
 #[test]
 fn a_job_that_is_killed_while_it_is_stopped_ends() {
     let mut driver = Driver::start(job(2, vec![sh("echo up; while :; do :; done")]));
-    driver.until("both are up", |driver| driver.outcome.lines().len() == 2);
+    driver.until("two lines", |driver| driver.outcome.lines().len() == 2);
     driver.send(&JobRequest::Suspend);
     for _ in 0..10 {
         driver.step();

@@ -26,7 +26,7 @@ impl HostJob {
             }
             ShepherdOrder::Job(JobOrder::ToolFiles(order)) => self.tools.on_files_order(order),
             ShepherdOrder::Job(JobOrder::Finish) => self.tools.end_job(Instant::now()),
-            // The user does not want to wait until the tools have cleaned up.
+            // During the clean-up, an order to kill or signal the job ends the tools at once.
             ShepherdOrder::Job(JobOrder::Kill | JobOrder::Signal(_)) if self.tools.is_ending() => {
                 self.tools.kill(Instant::now());
             }
@@ -37,7 +37,7 @@ impl HostJob {
     pub(super) fn take_tool_reports(&mut self) {
         let reports = self.tools.take_reports();
         for tool in reports.iter().filter_map(|report| self.tools.take_ended_files(report)) {
-            // Without a shepherd, the files are removed with the job's directory.
+            // Without a shepherd, the removal of the job's directory also removes the files.
             if let Some(shepherd) = &mut self.shepherd {
                 shepherd.control_link.queue(&ShepherdOrder::RemoveToolFiles(tool));
             }

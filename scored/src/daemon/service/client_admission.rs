@@ -20,8 +20,8 @@ use super::super::session::ClientSession;
 use super::super::sessions::Sessions;
 
 /// Limit of the clients that have not logged in, if the process may have enough descriptors. Each
-/// client costs a descriptor and a few KiB. If one user starts a quarter as many scruns at once,
-/// none of them is dropped, even if they are scheduled late. The exception is a client whose
+/// client costs a descriptor and a few KiB. One user may start a quarter as many scruns at once.
+/// The daemon drops none of them, even if they are scheduled late. The exception is a client whose
 /// messages have waited for [`BUSY_EVICTION_GRACE`] while other clients need the room.
 const MAX_UNAUTHENTICATED: usize = 4096;
 /// Clients that have not logged in may use one in this many descriptors. The rest is for jobs.
@@ -37,8 +37,8 @@ const BUSY_EVICTION_GRACE: Duration = Duration::from_secs(2);
 /// The maximum number of clients that are dropped in a turn of the loop to make room. The limit
 /// lets other work continue, and drops few clients if few are waiting.
 const MAX_EVICTED_PER_TICK: usize = 128;
-/// One user may have one in this many of the clients that have not logged in. Further ones are
-/// refused at once, which is cheap, so that other users need not wait for room.
+/// One user may have one in this many of the clients that have not logged in. The daemon refuses
+/// further clients at once, which is cheap, so that other users need not wait for room.
 const MAX_UNAUTHENTICATED_SHARE: usize = 4;
 /// How often the clients of each user that have not logged in are counted. Between two counts, a
 /// user may exceed the limit by the clients accepted in that time.
@@ -49,8 +49,8 @@ const CROWDING_COUNT_INTERVAL: Duration = Duration::from_millis(10);
 const PAUSE_FACTOR: u32 = 3;
 /// The shortest pause. It is many times longer than the cost of the wake-up after it.
 const MIN_PAUSE_DELAY: Duration = Duration::from_micros(200);
-/// The longest pause. Without the limit, a pause would be long if the daemon had been interrupted
-/// while it accepted a client.
+/// The longest pause. An interruption of the daemon while it accepts a client would otherwise cause
+/// a long pause.
 const MAX_PAUSE_DELAY: Duration = Duration::from_millis(4);
 /// The maximum number of clients that are accepted in a turn of the loop.
 const MAX_ACCEPTED_PER_TURN: usize = 32;
@@ -201,8 +201,8 @@ impl ClientAdmission {
         let uid = client.ids.uid;
         let count = self.max_unauthenticated_per_user();
         let reason = format!(
-            "{count} other clients of yours have connected and not logged in: end them, or try \
-             again when they have"
+            "uid {uid} has {count} connections that have not logged in: end these clients, or try \
+             again later"
         );
         let refusal = SessionAnswer::Refused { reason, code: EXIT_FAILED };
         let mut bytes = Vec::new();
@@ -285,7 +285,7 @@ impl ClientAdmission {
         self.listener.wake_deadline()
     }
 
-    /// The end of the pause, if a client is waiting that can be accepted after the pause.
+    /// The end of the pause in accepting clients, if a client waits and there is room for it.
     pub fn pause_end(&self, sessions: &Sessions) -> Option<Instant> {
         let is_waiting = self.listener.may_accept && !self.lacks_room(sessions);
         is_waiting.then(|| self.pauses.end())
@@ -303,8 +303,8 @@ fn add_client(
     match ClientSession::unauthenticated(socket, ids, sources.registry(), token) {
         Ok(mut session) => {
             if !usage.has_time(ids.uid) {
-                // The session will not be read in this turn, so mio can report meanwhile whether it
-                // has data.
+                // The daemon does not read the session in this turn. Until then, mio can report
+                // whether the session has data.
                 session.wait_until_readable();
             }
             sessions.insert(session_key, session);
@@ -341,10 +341,10 @@ fn is_silent(client: &UnauthenticatedClient, sessions: &Sessions) -> bool {
 fn drop_client(client: UnauthenticatedClient, sessions: &mut Sessions) -> UserLine {
     let uid = client.uid;
     if let Some(session) = sessions.get_mut(client.session_key) {
-        let reason = "no login before the time-out".to_owned();
+        let reason = "the client has not logged in in time; connect again".to_owned();
         session.send(&ServerMessage::refusal(SESSION_JOB, reason, EXIT_FAILED));
     }
-    UserLine { uid, text: format!("uid {uid}: no login before the time-out: connection closed") }
+    UserLine { uid, text: format!("uid {uid}: no login in time: connection closed") }
 }
 
 #[cfg(test)]

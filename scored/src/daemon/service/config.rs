@@ -207,8 +207,8 @@ impl Config {
         match hosts.iter().find(|host| !is_member(&host.name)) {
             None => Ok(()),
             Some(other) => Err(format!(
-                "scored={expression}: {} is not of the cluster that the scored of this host ({}) \
-                 serves; that has {}",
+                "scored={expression}: {} is not in the cluster of the scored of this host ({}), \
+                 which has the hosts {}",
                 other.name,
                 self.hosts[self.local_index].name,
                 summary(&self.hosts)
@@ -270,8 +270,8 @@ fn select_hosts(
     if hosts.is_empty() { Err("the cluster has no hosts".to_owned()) } else { Ok(hosts) }
 }
 
-/// Appends the spare hosts that are not hosts of the cluster yet. Returns for each host the list of
-/// hosts that it is a spare for (scorehosts.db, `spare`).
+/// Appends the spare hosts that are not hosts of the cluster yet. Returns, for each host, the hosts
+/// that it can replace (scorehosts.db, `spare`).
 fn add_spares(hosts: &mut Vec<Host>, database: Option<&Database>) -> Vec<Vec<u32>> {
     let regular_count = hosts.len();
     let mut spare_for = vec![Vec::new(); regular_count];
@@ -298,7 +298,7 @@ fn local_host_index(options: &ServiceOptions, hosts: &[Host]) -> Result<usize, S
     let by_name = launch::position_of(&name, &names(hosts));
     let by_address = || hosts.iter().position(|host| host.is_machine(&name));
     by_name.or_else(|| options.host.is_none().then(by_address).flatten()).ok_or_else(|| {
-        format!("this host is {name}, which is not one of the cluster (-group, -file, -host)")
+        format!("this host is {name}, which is not a host of the cluster (-group, -file, -host)")
     })
 }
 
@@ -310,7 +310,7 @@ fn host_config(host: &Host, is_local: bool) -> Result<HostConfig, String> {
     let slots = match host.processors {
         Some(processors) => processors,
         None if is_local => processors(),
-        None => return Err(format!("{}: the database does not say its cores", host.name)),
+        None => return Err(format!("{}: the database has no cores= for this host", host.name)),
     };
     Ok(HostConfig {
         name: host.name.clone(),
@@ -498,7 +498,7 @@ mod tests {
         let options = ServiceOptions { server: Some("x".to_owned()), ..host("a") };
         assert!(read(DB, options).unwrap_err().contains("-server x"));
         let error = read("a address=127.0.0.1\nb address=127.0.0.2\n", host("a")).unwrap_err();
-        assert!(error.contains("b: the database does not say"), "{error}");
+        assert!(error.contains("b: the database has no cores="), "{error}");
         let options = ServiceOptions { operators: vec!["no-such-user".to_owned()], ..host("a") };
         assert!(read(DB, options).unwrap_err().contains("no-such-user"));
     }
@@ -512,7 +512,7 @@ mod tests {
             assert_eq!(config.check(valid), Ok(()), "{valid}");
         }
         let error = config.check("a").unwrap_err();
-        assert!(error.contains("a is not of the cluster") && error.contains("c, b"), "{error}");
+        assert!(error.contains("a is not in the cluster") && error.contains("c, b"), "{error}");
         assert!(config.check("nonsense").is_err());
         assert!(config.check("/etc/shadow").is_err());
     }

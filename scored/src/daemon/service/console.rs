@@ -1,12 +1,12 @@
 //! Requests that address jobs by their numbers in the cluster: lists, kills, subscriptions and
 //! tools.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
 use nix::unistd::geteuid;
 use score_job::cluster::authorization::{JobPermit, Requester, authorize, authorize_statistics};
-use score_job::cluster::{self, JobAction, MonotonicTime, ServerState};
+use score_job::cluster::{self, JobAction, MonotonicTime};
 use score_proto::exit_code::EXIT_REFUSED;
 use score_proto::ids::JobId;
 use score_proto::job_list::{JobDetail, JobEntry, JobState, MAX_HOST_NAMES, MAX_JOBS_PER_MESSAGE};
@@ -104,12 +104,12 @@ impl Daemon {
             | ConsoleRequest::Processes(_) => return,
             ConsoleRequest::Kill(job) => match cluster.authorize(uid, JobAction::Kill, job) {
                 Err(reason) => {
-                    let text = format!("uid {uid} wants job {job} ended: {reason}");
+                    let text = format!("uid {uid} may not end job {job}: {reason}");
                     service.warn_about(LogTopic::User(uid), &text);
                     return self.sessions.refuse_session(session_key, reason, EXIT_REFUSED);
                 }
                 Ok(permit) => {
-                    info(&format!("uid {uid} has job {job} ended"));
+                    info(&format!("uid {uid} ends job {job}"));
                     self.step_server(cluster::ClusterEvent::KillJob(permit));
                 }
             },
@@ -146,7 +146,7 @@ fn authorize_tool(
     }
     match (session.and_then(ClientSession::uid), service.map(|service| &service.role)) {
         (Some(uid), Some(Role::Server(cluster))) => cluster.authorize(uid, JobAction::Debug, job),
-        // No other session can send such a request.
+        // Sessions in other states cannot send such a request.
         _ => Err(format!("job {job}: this daemon has no jobs")),
     }
 }
@@ -173,11 +173,16 @@ impl Service {
             .as_ref()
             .map(|page| page.history.shares(self.now(), |job| started_at.get(&job).copied()));
         let shares = shares.unwrap_or_default();
+        let uids: BTreeSet<u32> = jobs.iter().map(|job| job.uid).collect();
+        let visible_uids = uids.into_iter().filter(|one| requester.is_operator || *one == uid);
+        let jobs_ahead: HashMap<JobId, usize> =
+            visible_uids.flat_map(|uid| cluster.jobs_ahead_of_each(uid)).collect();
         let to_line = |job: cluster::Summary| {
             let host_names =
                 job.shares.iter().take(MAX_HOST_NAMES).map(|share| cluster.name(share.host));
             let permit = authorize(requester, JobAction::SeeDetails, job.job, job.uid);
-            let visible_detail = permit.ok().map(|_| detail(&job, cluster, self.now(), led_jobs));
+            let ahead = jobs_ahead.get(&job.job).copied();
+            let visible_detail = permit.ok().map(|_| detail(&job, ahead, self.now(), led_jobs));
             let share = shares.get(&job.job).copied();
             let detail = visible_detail.map(|detail| JobDetail { share_permille: share, ..detail });
             JobEntry {
@@ -192,13 +197,14 @@ impl Service {
     }
 }
 
+/// The details of a job. `jobs_ahead`: the number of jobs that start before it, if it waits.
 fn detail(
     job: &cluster::Summary,
-    cluster: &ServerState,
+    jobs_ahead: Option<usize>,
     now: MonotonicTime,
     led_jobs: JobsAtTime<'_>,
 ) -> JobDetail {
-    let state = match cluster.jobs_ahead(job.job) {
+    let state = match jobs_ahead {
         Some(ahead) => JobState::Waiting { jobs_ahead: u32::try_from(ahead).unwrap_or(u32::MAX) },
         None if job.ending.is_some() => JobState::Ending,
         None if led_jobs.jobs.gang().is_suspended(job.job) => JobState::Suspended,

@@ -18,7 +18,7 @@ pub fn choose(requested: Option<Duration>, realtime: Result<(), String>) -> gang
     let Err(reason) = realtime else { return gang::GangConfig { slice, ..default } };
     if slice < MIN_NON_RT_SLICE_WINDOW {
         warn(&format!(
-            "-ts {}: without SCHED_RR ({reason}) a slice has at least {} ms, and that is used",
+            "-ts {}: a slice has {} ms, because this machine does not permit SCHED_RR: {reason}",
             slice.as_millis(),
             MIN_NON_RT_SLICE_WINDOW.as_millis()
         ));

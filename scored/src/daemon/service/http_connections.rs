@@ -16,9 +16,9 @@ use crate::http::response::Status;
 use crate::http::{AllowedHosts, Connection, HttpRequest, response};
 use crate::sys::tcp;
 
-/// The maximum number of simultaneous connections. Beyond it, the daemon closes the oldest
-/// connection without a valid token. If there is none, it closes the oldest connection of the user
-/// with the most connections.
+/// The maximum number of simultaneous connections. To accept a further connection, the daemon
+/// closes the oldest connection without a valid token. If all connections have valid tokens, the
+/// daemon closes the oldest connection of the user with the most connections.
 const MAX_CONNECTIONS: usize = 128;
 /// The delay before the next accept(2) after the process has run out of descriptors.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
@@ -145,14 +145,19 @@ impl HttpConnections {
         Some(connection_id)
     }
 
-    /// Returns the requests that have arrived, at most one of each connection.
+    /// Returns the requests that have arrived, at most one of each connection. A connection whose
+    /// user has no processor time left waits.
     pub fn next_requests(
         &mut self,
         now: MonotonicTime,
+        has_time: impl Fn(u32) -> bool,
     ) -> Vec<(usize, Result<HttpRequest, Status>)> {
         let mut requests = Vec::new();
         for (connection_id, one) in &mut self.connections {
             one.read(now);
+            if one.connection.uid.is_some_and(|uid| !has_time(uid)) {
+                continue;
+            }
             if let Some(request) = one.connection.next_request(&self.allowed_hosts) {
                 requests.push((*connection_id, request));
             }

@@ -1,9 +1,10 @@
 //! Allocates job numbers. A restarted server does not reuse the numbers of its predecessor, because
 //! users may still refer to those jobs.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown, lchown};
+use std::path::{Path, PathBuf};
 
 use score_proto::ids::JobId;
 
@@ -24,17 +25,30 @@ pub struct JobIdAllocator {
 }
 
 /// Creates the state directory, and makes the daemon's user its owner.
-pub fn prepare_state(UserIds { uid, gid }: UserIds) {
-    let give = |path: &str| std::os::unix::fs::lchown(path, Some(uid), Some(gid));
-    let prepared = fs::create_dir_all(STATE_DIR).and_then(|()| give(STATE_DIR));
-    // The file may not exist yet, or may belong to root after an older scored.
-    let prepared = prepared.and_then(|()| match give(NEXT_JOB_FILE) {
+pub fn prepare_state(user: UserIds) {
+    let prepared = fs::create_dir_all(STATE_DIR)
+        .and_then(|()| lchown(STATE_DIR, Some(user.uid), Some(user.gid)));
+    // The file may not exist yet. An older scored may have created it as root.
+    let prepared = prepared.and_then(|()| match give_file(Path::new(NEXT_JOB_FILE), user) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,
     });
     if let Err(error) = prepared {
         super::warn(&format!("{STATE_DIR}: {error}: a restarted server repeats job numbers"));
     }
+}
+
+/// Makes a user the owner of a file in the user's directory. The user could have put a link to a
+/// file of root there.
+fn give_file(path: &Path, user: UserIds) -> io::Result<()> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() || metadata.nlink() != 1 {
+        let reason = format!("{}: not a regular file with one link", path.display());
+        return Err(io::Error::other(reason));
+    }
+    fchown(&file, Some(user.uid), Some(user.gid))
 }
 
 impl JobIdAllocator {
@@ -68,5 +82,40 @@ impl JobIdAllocator {
                 ));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_regular_file_with_one_link_gets_another_owner() {
+        if !nix::unistd::geteuid().is_root() {
+            return eprintln!("skipped: only root can change the owner of a file");
+        }
+        let folder = std::env::temp_dir().join(format!("score-job-ids-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let user = UserIds { uid: 54_321, gid: 54_322 };
+        let [file, link, of_root] = ["next-job", "link", "of-root"].map(|name| folder.join(name));
+        let owner = |path: &Path| {
+            let metadata = fs::metadata(path).unwrap();
+            UserIds { uid: metadata.uid(), gid: metadata.gid() }
+        };
+        fs::write(&file, "7").unwrap();
+        give_file(&file, user).unwrap();
+        assert_eq!(owner(&file), user);
+        fs::write(&of_root, "x").unwrap();
+        std::os::unix::fs::symlink(&of_root, &link).unwrap();
+        assert!(give_file(&link, user).is_err());
+        fs::remove_file(&link).unwrap();
+        fs::hard_link(&of_root, &link).unwrap();
+        let error = give_file(&link, user).unwrap_err();
+        assert!(error.to_string().contains("one link"), "{error}");
+        assert!(give_file(&folder, user).is_err());
+        assert_eq!(owner(&of_root).uid, 0);
+        let missing = give_file(&folder.join("missing"), user).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        fs::remove_dir_all(&folder).unwrap();
     }
 }

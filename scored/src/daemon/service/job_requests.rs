@@ -1,11 +1,13 @@
 //! Jobs of multi-user mode, from a user's request to the start on the allocated hosts.
 
-use score_job::cluster::{self, HostShare, JobRequest};
+use score_job::cluster::{self, HostShare, JobRequest, SlotUse};
 use score_job::validate;
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::exit_code::EXIT_REFUSED;
+use score_proto::frame;
 use score_proto::ids::JobId;
-use score_proto::message::{HostKind, HostSpec, JobSpec, Level};
+use score_proto::job_control::Remains;
+use score_proto::message::{ElementSpec, HostKind, HostSpec, JobSpec, Level, StageSpec};
 use score_proto::network::SHMEM;
 use score_proto::network_choice;
 use score_proto::nodeset::NodeSet;
@@ -13,7 +15,7 @@ use score_proto::peer_message::{Incarnation, SERVER};
 
 use super::super::Daemon;
 use super::{Role, Service, info};
-use score_job::jobs::ClientJob;
+use score_job::jobs::{ClientJob, LostHosts};
 
 impl Daemon {
     /// Validates a user's request and submits it to the cluster.
@@ -25,7 +27,7 @@ impl Daemon {
     ) {
         let Some(session) = self.sessions.get_mut(client_job.session_key) else { return };
         let Some(id) = session.id() else { return };
-        // The hosts are chosen later, so a placeholder is checked. Everything else must be valid.
+        // The cluster chooses the hosts later, so this checks a placeholder.
         spec.hosts = vec![HostSpec::local(1)];
         let Some(service) = &self.service else { return };
         let checked = validate::check(&spec).and_then(|()| service.check_networks(&spec.networks));
@@ -41,6 +43,10 @@ impl Daemon {
             pools,
             wait: spec.terms.waits_for_hosts,
             priority: spec.terms.priority,
+            slot_use: match spec.needs_whole_hosts() {
+                true => SlotUse::WholeHosts,
+                false => SlotUse::PerProcess,
+            },
             memory: spec.terms.limits.memory.unwrap_or(0),
             spec_bytes: spec_size(&spec),
         };
@@ -110,8 +116,18 @@ impl Daemon {
         }
     }
 
-    /// Releases the hosts of a job. Its master has finished, and its resources on all hosts are
-    /// free.
+    /// Reports hosts of a job that may still run the job, although the job master does not wait for
+    /// them.
+    pub fn on_hosts_lost(&mut self, lost: LostHosts) {
+        let LostHosts { job, hosts, remains, names: _ } = lost;
+        if remains == Remains::Processes {
+            let hosts = NodeSet::from(hosts);
+            self.step_server(cluster::ClusterEvent::HostsLost { job, hosts });
+        }
+    }
+
+    /// Releases the hosts of a job, because the job master has finished. No resources of the job
+    /// are left on these hosts, unless they were reported as lost.
     pub fn on_master_done(&mut self, job: JobId, code: u8) {
         let host_count =
             self.service.as_mut().and_then(|service| service.placed_host_counts.remove(&job));
@@ -130,7 +146,7 @@ impl Daemon {
 }
 
 impl Service {
-    /// Checks that each network has a host. Otherwise the job would wait for ever.
+    /// Checks that each network has a host. Otherwise the job would stay in the queue for ever.
     fn check_networks(&self, names: &[String]) -> Result<(), String> {
         let host_networks = self.config.networks.iter();
         let hosts: Vec<HostSpec> = host_networks
@@ -162,20 +178,54 @@ impl Service {
         let shared = cluster.shared_hosts(job);
         let first = shared.first().filter(|_| cluster.wants_whole_hosts(job))?;
         Some(format!(
-            "{} of the hosts of job {job} ({} first) run other jobs, too: they take turns",
+            "{} of the hosts of job {job} also run other jobs, which share the processors in time; \
+             the first is {}",
             shared.len(),
             cluster.name(*first)
         ))
     }
 }
 
-/// The memory in bytes that the server needs for a queued job.
+/// The memory that a decoded word needs in addition to its bytes: a vector, and the smallest
+/// allocation.
+const WORD_OVERHEAD: usize = 24 + 32;
+/// The memory that each job needs in addition to its specification.
+const JOB_OVERHEAD: usize = 4096;
+
+/// An estimate of the memory in bytes that the server needs for a queued job. Every string of the
+/// specification counts, because the user chooses the length of each.
 fn spec_size(spec: &JobSpec) -> u64 {
-    let variables = spec.environment.iter().chain(&spec.rank_environment);
-    let environment_len = variables.map(|one| one.0.len() + 24).sum::<usize>();
-    let tool = spec.tool.iter().flat_map(|tool| tool.arguments.iter().chain([&tool.path]));
-    let tool_len = tool.map(|one| one.0.len() + 24).sum::<usize>();
-    let elements = spec.stages.iter().flat_map(|stage| &stage.elements);
-    let args_len: usize = elements.flat_map(|one| &one.args).map(|arg| arg.0.len() + 24).sum();
-    (environment_len + args_len + tool_len + 4096) as u64
+    let encoded_len = frame::encode_datagram(spec).map_or(frame::MAX_BODY, |body| body.len());
+    let variable_count = spec.environment.len() + spec.rank_environment.len();
+    let tool_word_count = spec.tool.as_ref().map_or(0, |tool| tool.arguments.len());
+    let elements = || spec.stages.iter().flat_map(|stage| &stage.elements);
+    let arg_count: usize = elements().map(|element| element.args.len()).sum();
+    let words = variable_count + tool_word_count + arg_count + 2 * spec.options.len();
+    let structs = elements().count() * (size_of::<ElementSpec>() + size_of::<StageSpec>());
+    (encoded_len + words * WORD_OVERHEAD + structs + JOB_OVERHEAD) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use score_proto::message::{OsBytes, ProgramKind};
+
+    use super::*;
+
+    #[test]
+    fn each_string_and_each_list_of_a_job_counts() {
+        const LONG_LEN: usize = 100_000;
+        let long = || OsBytes(vec![b'/'; LONG_LEN]);
+        let element = || ElementSpec::new(long(), Vec::new(), ProgramKind::Plain);
+        let empty_size = spec_size(&JobSpec::default());
+        let with_element =
+            JobSpec { stages: vec![StageSpec { elements: vec![element()] }], ..JobSpec::default() };
+        let directory = JobSpec { directory: long(), ..JobSpec::default() };
+        for spec in [directory, with_element] {
+            assert!(spec_size(&spec) >= empty_size + LONG_LEN as u64);
+        }
+        // Many short words need more memory than their bytes.
+        let environment = vec![OsBytes(b"A=".to_vec()); 1000];
+        let size = spec_size(&JobSpec { environment, ..JobSpec::default() });
+        assert!(size >= empty_size + 1000 * (24 + 32), "{size}");
+    }
 }

@@ -43,9 +43,9 @@ impl SystemUser {
             }
             Some(user) => Ok(Self(user)),
             None => Err(format!(
-                "there is no user {name}, as which the daemon has to run. Make it (useradd \
-                 --system --user-group --no-create-home --shell /usr/sbin/nologin {name}), or name \
-                 another user that owns nothing with -user"
+                "-user {name}: no such user, but the daemon runs as this user. Create it (useradd \
+                 --system --user-group --no-create-home --shell /usr/sbin/nologin {name}), or use \
+                 -user to name another user that owns no files"
             )),
         }
     }

@@ -49,8 +49,8 @@ pub fn warn(text: &str) {
     log(4, text);
 }
 
-/// Sends a warning of another process of this scored to the syslog receiver. That process has
-/// written it to standard error already.
+/// Sends a warning of the keeper to the syslog receiver. The keeper has written the warning to
+/// standard error already.
 pub fn forward_warning(text: &str) {
     send_packet(4, &printable(text));
 }
@@ -71,7 +71,7 @@ fn log(priority: u8, text: &str) {
 
 fn send_packet(priority: u8, text: &str) {
     if let Some(Receiver { socket, host }) = RECEIVER.get() {
-        // If the receiver is missing, the daemon must neither stop nor fill the other log.
+        // An error must neither block the daemon nor fill the log on standard error.
         let _ = socket.send(packet(priority, host, std::process::id(), text).as_bytes());
     }
 }

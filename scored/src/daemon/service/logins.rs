@@ -1,4 +1,4 @@
-//! Logins: of clients of the local socket, and of clients that daemons of other hosts forward.
+//! Logins of clients of the local socket, and of clients that daemons of other hosts forward.
 
 use score_job::cluster::{self, SessionId};
 use score_job::host::usage::forward_cost;
@@ -205,7 +205,7 @@ impl Daemon {
         for session_key in self.sessions.active_keys() {
             let id = self.sessions.get(session_key).and_then(ClientSession::id);
             let Some(SessionId { host, number: session, .. }) = id else { continue };
-            // All users share the link. Messages that it does not accept stay in their session.
+            // All users share the link. Messages that it does not accept now stay in their session.
             while !self.is_slow_to(host)
                 && let Some(session_of_host) = self.sessions.get_mut(session_key)
                 && let Some(body) = session_of_host.remote_mut().and_then(RemoteClient::pop_outbox)

@@ -219,7 +219,7 @@ impl Service {
         warn(&text);
         for session in sessions.iter_mut().filter(|session| session.is_forwarded()) {
             session.send(&ServerMessage::notice(SESSION_JOB, Level::Error, text.clone()));
-            let reason = "its jobs are ended".to_owned();
+            let reason = "all jobs of this login are ended".to_owned();
             session.send(&ServerMessage::refusal(SESSION_JOB, reason, EXIT_SERVER_LOST));
         }
     }

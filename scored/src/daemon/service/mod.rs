@@ -15,6 +15,8 @@
 //! | `gang_settings.rs` | the gang scheduler's configuration on this machine |
 //! | `http_connections.rs` | the connections of the status page |
 //! | `page_metrics.rs` | metrics of jobs for the status page |
+//! | `page_opener.rs` | the attempts to open the status page |
+//! | `page_stacks.rs` | stacks of jobs for the status page |
 //! | `keeper_start.rs` | the start of the keeper, and the drop of privileges |
 //! | `remote_sessions.rs` | in the server: sessions whose clients are on other hosts |
 //! | `systemd.rs` | messages to systemd |
@@ -32,6 +34,7 @@ mod log;
 mod logins;
 mod membership;
 mod page_metrics;
+mod page_opener;
 mod page_stacks;
 mod remote_sessions;
 mod status_page;
@@ -76,12 +79,13 @@ pub use console::JobsAtTime;
 use job_ids::JobIdAllocator;
 use keeper_start::SystemUser;
 pub use log::{forward_warning, info, warn};
+use page_opener::PageOpener;
 use remote_sessions::RemoteSessions;
 use status_page::Page;
 use systemd::SystemdNotifier;
 use vouchers::Vouchers;
 
-/// Time-outs of the cluster for its daemons. `silence` is the same as that of the links.
+/// Time-outs of the cluster for its daemons. `silence` equals the time-out of the links.
 const TIMEOUTS: Timeouts = Timeouts {
     silence: super::peers::LINK_TIMEOUTS.silence_timeout,
     grace: Duration::from_secs(2),
@@ -134,8 +138,10 @@ pub struct Service {
     job_id_allocator: Option<JobIdAllocator>,
     verbose: bool,
     systemd: Option<SystemdNotifier>,
-    /// Set only in the server, unless the page is disabled.
+    /// The page, if it is open.
     page: Option<Page>,
+    /// Set only in the server, unless the page is disabled.
+    page_opener: Option<PageOpener>,
     /// The start of the interval and the number of lines in it, for topics with recent lines.
     log_windows: HashMap<LogTopic, (Instant, u32)>,
 }
@@ -148,8 +154,7 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
     let to_error = |reason: String| io::Error::other(reason);
     if !nix::unistd::geteuid().is_root() {
         return Err(to_error(
-            "multi-user mode is for root; without options that ask for it, scrun \
-                          starts its own scored"
+            "multi-user mode needs root; in single-user mode, scrun starts its own scored"
                 .to_owned(),
         ));
     }
@@ -183,15 +188,13 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
         daemon.peers = Some(peers.map_err(with_address)?);
     }
     let is_server = config.local_index == SERVER.index();
-    let page = options.page.address().filter(|_| is_server);
+    let slice = daemon.options.gang.slice;
+    let page_address = options.page.address().filter(|_| is_server);
+    let mut page_opener = page_address.map(|one| PageOpener::new(one, &local_name, slice));
+    // The port may be below 1024, so this process opens it before it gives up privileges.
     let registry = daemon.sources.registry();
-    let open_page = |address| Page::open(address, &local_name, daemon.options.gang.slice, registry);
-    let page = page.map(open_page).transpose().map_err(to_error)?;
-    // Gang switches on every host pass through this loop. If this fails, `gang_settings` has
-    // already logged the reason.
-    if realtime::enter(Inherit::Normal).is_ok() {
-        realtime::pin_to_first_cpu();
-    }
+    let page = page_opener.as_mut().and_then(|opener| opener.open(registry, Instant::now()));
+    enter_realtime();
     daemon.latency_hold.prepare();
     keeper_start::become_daemon(user).map_err(to_error)?;
     let job_id_allocator = is_server.then(JobIdAllocator::load);
@@ -220,6 +223,7 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
         verbose: options.verbose,
         systemd: None,
         page,
+        page_opener,
         log_windows: HashMap::new(),
     });
     daemon.update_identity();
@@ -231,6 +235,17 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
         info(&switch_latency.to_string());
     }
     result
+}
+
+/// Enters the realtime class, because gang switches on every host pass through the loop.
+fn enter_realtime() {
+    match realtime::enter(Inherit::Normal) {
+        Ok(()) => realtime::pin_to_first_cpu(),
+        Err(error) => warn(&format!(
+            "SCHED_RR is not permitted ({error}): on a busy host, jobs change late at the end of a \
+             time slice"
+        )),
+    }
 }
 
 /// Opens the socket to which clients connect, and creates its directory if necessary.
@@ -257,7 +272,6 @@ fn initial_role(
             first_job: job_id_allocator.first(),
             rows: config.rows,
             memory: host_limits::memory(),
-            oversubscribe: false,
             operators: config.operators.clone(),
             limits: ClusterLimits::default(),
         };
@@ -331,8 +345,10 @@ impl Service {
 
     /// The hosts and processors of a job for the gang scheduler.
     pub fn allocations(&self, spec: &JobSpec) -> Vec<HostShare> {
+        let needs_whole_hosts = spec.needs_whole_hosts();
         let allocation_on = |host: &HostSpec| {
-            Some(HostShare { host: self.host_named(&host.name)?, procs: host.procs })
+            let procs = if needs_whole_hosts { host.processors } else { host.procs };
+            Some(HostShare { host: self.host_named(&host.name)?, procs })
         };
         spec.hosts.iter().filter_map(allocation_on).collect()
     }
@@ -349,15 +365,20 @@ impl Service {
         *count += 1;
         match *count {
             ..=LOG_RATE_BURST => warn(text),
-            count if count == LOG_RATE_BURST + 1 => warn("more of this kind is not logged now"),
+            count if count == LOG_RATE_BURST + 1 => warn("further lines of this kind are omitted"),
             _ => {}
         }
     }
 
     /// The time until the service has work to do without an event.
     pub fn deadline(&self, now: Instant) -> Duration {
-        let moments =
-            [self.admission.wake_deadline(), self.vouchers.deadline(), self.reset_deadline];
+        let page_retry_at = self.page_opener.as_ref().and_then(PageOpener::retry_at);
+        let moments = [
+            self.admission.wake_deadline(),
+            self.vouchers.deadline(),
+            self.reset_deadline,
+            page_retry_at,
+        ];
         let timeouts = moments.into_iter().flatten().map(|due| due.saturating_duration_since(now));
         let now = now.saturating_duration_since(self.started_at);
         let deadline = match &self.role {
@@ -394,7 +415,7 @@ impl Service {
         self.admission.deadline(sessions, now)
     }
 
-    /// The end of the pause, if a client is waiting that can be accepted after the pause.
+    /// The end of the pause in accepting clients, if a client waits and there is room for it.
     pub fn accept_pause_end(&self, sessions: &Sessions) -> Option<Instant> {
         self.admission.pause_end(sessions)
     }

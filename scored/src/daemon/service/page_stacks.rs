@@ -13,8 +13,8 @@ use crate::sys::wall_clock::unix_seconds;
 
 impl Service {
     /// Returns the response to a request for the stacks of a job. If the stacks are to be read now,
-    /// also returns the job. `reads` says whether the user requests a new reading. Reading stacks
-    /// needs the same right as any tool: only the owner has it. An unknown number gets the same
+    /// also returns the job. `reads` says whether the user requests a new reading. Only the owner
+    /// of the job may request a reading, as with all tools. An unknown number gets the same
     /// response as a job of another user.
     pub(super) fn stacks_response(
         &mut self,

@@ -9,6 +9,7 @@ use mio::{Registry, Token};
 use score_job::cluster::MonotonicTime;
 use score_job::cluster::authorization::{StatisticsPermit, authorize_statistics};
 use score_job::host::turn_times::TurnClock;
+use score_job::host::usage::Usage;
 use score_job::jobs::Effect;
 use score_proto::ids::{HostId, JobId};
 use score_proto::job_list::JobEntry;
@@ -53,8 +54,24 @@ pub struct Page {
     pub stacks: StackTrees,
     /// The length of a slice.
     slice: Duration,
-    /// The last responses, by user and path.
-    responses: HashMap<(u32, &'static str), (MonotonicTime, Vec<u8>)>,
+    responses: CachedResponses,
+}
+
+/// The last responses, by user and path, with the times at which they were finished.
+#[derive(Debug, Default)]
+struct CachedResponses(HashMap<(u32, &'static str), (MonotonicTime, Vec<u8>)>);
+
+impl CachedResponses {
+    fn get(&self, uid: u32, path: &'static str, now: MonotonicTime) -> Option<&[u8]> {
+        let (finished_at, body) = self.0.get(&(uid, path))?;
+        (*finished_at + RESPONSE_TTL > now).then_some(body)
+    }
+
+    /// Stores a response that was finished now, and drops the expired ones.
+    fn insert(&mut self, uid: u32, path: &'static str, body: Vec<u8>, now: MonotonicTime) {
+        self.0.retain(|_, (finished_at, _)| *finished_at + RESPONSE_TTL > now);
+        self.0.insert((uid, path), (now, body));
+    }
 }
 
 impl Page {
@@ -75,7 +92,7 @@ impl Page {
             history: History::default(),
             metrics: PageMetrics::default(),
             stacks: StackTrees::default(),
-            responses: HashMap::new(),
+            responses: CachedResponses::default(),
         })
     }
 
@@ -84,9 +101,9 @@ impl Page {
         let address = self.connections.address;
         let warning = match address.ip().is_loopback() {
             true => "",
-            false => "; it is not encrypted: others on the network can read it",
+            false => "; the page is not encrypted: other users of the network can read it",
         };
-        format!("page at http://{address}/, to each user by scps -page{warning}")
+        format!("page at http://{address}/ (scps -page prints the address of each user){warning}")
     }
 
     /// Records that mio has reported a connection.
@@ -111,7 +128,11 @@ impl Service {
     /// reply contains.
     pub(super) fn page_address(&mut self, uid: u32) -> Result<PageAddress, String> {
         let host = self.name(SERVER).unwrap_or_default().to_owned();
-        let page = self.page.as_mut().ok_or("this cluster has no page (scored -page off)")?;
+        let no_page = match &self.page_opener {
+            Some(_) => "the page is not open; the log of the server has the reason",
+            None => "this cluster has no page (scored -page off)",
+        };
+        let page = self.page.as_mut().ok_or(no_page)?;
         let random_bytes = || {
             let halves = [random_u64(), random_u64()];
             Some((u128::from(halves[0]) << 64 | u128::from(halves[1])).to_be_bytes())
@@ -150,16 +171,17 @@ impl Service {
         let now = self.now();
         let page = self.page.as_mut().ok_or(Status::NotFound)?;
         page.metrics.on_page_request(uid, now, subscription_ttl);
-        page.responses.retain(|_, (cached_at, _)| *cached_at + RESPONSE_TTL > now);
-        if !page.responses.contains_key(&(uid, name)) {
-            let view = self.view(uid, led_jobs, clock).ok_or(Status::NotFound)?;
-            let text = if name == "data" { view.json() } else { view.metrics() };
-            let page = self.page.as_mut().ok_or(Status::NotFound)?;
-            page.responses.insert((uid, name), (now, text.into_bytes()));
+        if let Some(body) = page.responses.get(uid, name, now) {
+            return Ok(response::ok(kind, body, request.close));
         }
-        let cached = self.page.as_ref().and_then(|page| page.responses.get(&(uid, name)));
-        let (_, body) = cached.ok_or(Status::NotFound)?;
-        Ok(response::ok(kind, body, request.close))
+        let view = self.view(uid, led_jobs, clock).ok_or(Status::NotFound)?;
+        let body = if name == "data" { view.json() } else { view.metrics() }.into_bytes();
+        let response = response::ok(kind, &body, request.close);
+        // A view of many jobs takes long. The time of the cached response begins afterwards.
+        let finished_at = self.now();
+        let page = self.page.as_mut().ok_or(Status::NotFound)?;
+        page.responses.insert(uid, name, body, finished_at);
+        Ok(response)
     }
 
     /// The state of the cluster as this user may see it.
@@ -185,8 +207,7 @@ impl Service {
             .collect();
         let job = |line: JobEntry| {
             let job_allocations = allocations.get(&line.job).cloned().unwrap_or_default();
-            // Without the details of a job, its user is another one who must not see the metrics
-            // either.
+            // A user who may not see the details of a job may not see its metrics either.
             let metrics = line.detail.and_then(|_| page.metrics.job(line.job));
             let processes =
                 metrics.map(|metrics| processes(metrics, &job_allocations)).unwrap_or_default();
@@ -243,11 +264,12 @@ impl Service {
         }
     }
 
-    /// Accepts connections to the page and answers requests. Returns the jobs whose stacks are to
-    /// be read.
+    /// Accepts connections to the page and answers requests. The time is charged to the users.
+    /// Returns the jobs whose stacks are to be read.
     pub fn serve_http(
         &mut self,
         sources: &mut EventSources,
+        usage: &mut Usage,
         led_jobs: JobsAtTime<'_>,
         clock: Option<&TurnClock>,
     ) -> Vec<JobId> {
@@ -255,11 +277,19 @@ impl Service {
         let mut readings = Vec::new();
         let Some(page) = &mut self.page else { return readings };
         let mut closed = page.connections.accept_new(sources, now);
-        for (connection_id, parsed) in page.connections.next_requests(now) {
+        for (connection_id, parsed) in
+            page.connections.next_requests(now, |uid| usage.has_time(uid))
+        {
             let result = parsed.and_then(|request| {
-                let (response, uid) =
-                    self.respond_to_token(&request, led_jobs, clock, &mut readings)?;
-                Ok((response, request.close, uid))
+                let uid = self.user_of_token(&request)?;
+                // The page itself is cheap, so that the user can see the reason.
+                if !is_file_of_page(&request.path) && !usage.has_time(uid) {
+                    return Err(Status::TooManyRequests);
+                }
+                let started_at = Instant::now();
+                let response = self.respond_to_user(uid, &request, led_jobs, clock, &mut readings);
+                usage.charge_time(uid, started_at.elapsed());
+                Ok((response?, request.close, uid))
             });
             let Some(page) = &mut self.page else { return readings };
             match result {
@@ -275,28 +305,37 @@ impl Service {
         readings
     }
 
-    /// Returns the response to a request, and the user whom its token identifies.
-    fn respond_to_token(
+    /// The user whom the token of a request identifies.
+    fn user_of_token(&self, request: &HttpRequest) -> Result<u32, Status> {
+        let page = self.page.as_ref().ok_or(Status::NotFound)?;
+        let token = request.token.as_deref().ok_or(Status::Forbidden)?;
+        page.tokens.user_of(token).ok_or(Status::Forbidden)
+    }
+
+    /// Returns the response to a request of this user.
+    fn respond_to_user(
         &mut self,
+        uid: u32,
         request: &HttpRequest,
         led_jobs: JobsAtTime<'_>,
         clock: Option<&TurnClock>,
         readings: &mut Vec<JobId>,
-    ) -> Result<(Vec<u8>, u32), Status> {
-        let page = self.page.as_ref().ok_or(Status::NotFound)?;
-        let token = request.token.as_deref().ok_or(Status::Forbidden)?;
-        let uid = page.tokens.user_of(token).ok_or(Status::Forbidden)?;
-        let response = match request.path.strip_prefix(request::STACKS_PATH) {
+    ) -> Result<Vec<u8>, Status> {
+        match request.path.strip_prefix(request::STACKS_PATH) {
             Some(job) => {
                 let reads = request.method == Method::Post;
                 let (answer, reading) = self.stacks_response(uid, job, reads, led_jobs.jobs)?;
                 readings.extend(reading);
-                response::ok(ContentType::Json, answer.as_bytes(), request.close)
+                Ok(response::ok(ContentType::Json, answer.as_bytes(), request.close))
             }
-            None => self.respond(uid, request, led_jobs, clock)?,
-        };
-        Ok((response, uid))
+            None => self.respond(uid, request, led_jobs, clock),
+        }
     }
+}
+
+/// Whether this is the path of a file of the page, and not of data.
+fn is_file_of_page(path: &str) -> bool {
+    matches!(path, "" | "page.js" | "page.css")
 }
 
 fn longest_recent_turn(permit: &StatisticsPermit, clock: &TurnClock) -> Duration {
@@ -313,4 +352,29 @@ fn processes(metrics: &JobMetrics, allocations: &[(HostId, u32)]) -> Vec<Process
         bytes: one.bytes() as u64,
     };
     metrics.view.processes().into_iter().map(process).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_response_is_cached_from_the_time_at_which_it_was_finished() {
+        let mut responses = CachedResponses::default();
+        let finished_at = Duration::from_secs(9);
+        responses.insert(1, "data", b"one".to_vec(), finished_at);
+        let last = finished_at + RESPONSE_TTL - Duration::from_nanos(1);
+        assert_eq!(responses.get(1, "data", last), Some(&b"one"[..]));
+        assert_eq!(responses.get(1, "data", finished_at + RESPONSE_TTL), None);
+        assert_eq!(responses.get(2, "data", last), None);
+        assert_eq!(responses.get(1, "metrics", last), None);
+        responses.insert(2, "data", b"two".to_vec(), finished_at + RESPONSE_TTL);
+        assert_eq!(responses.0.len(), 1, "the expired response is dropped");
+    }
+
+    #[test]
+    fn only_the_files_of_the_page_need_no_time() {
+        assert!(["", "page.js", "page.css"].into_iter().all(is_file_of_page));
+        assert!(!["data", "metrics", "stacks/1", "other"].into_iter().any(is_file_of_page));
+    }
 }

@@ -1,6 +1,6 @@
-//! Messages to systemd, in the protocol of sd_notify(3): the service is ready, its loop still runs,
-//! and a line for `systemctl status`. If the loop hangs, the messages stop, and systemd restarts
-//! the service.
+//! Messages to systemd, in the protocol of sd_notify(3). They report that the service is ready and
+//! that its loop runs, and contain a line for `systemctl status`. If the loop hangs, the messages
+//! stop, and systemd restarts the service.
 
 use std::ffi::OsStr;
 use std::io;

@@ -1,5 +1,5 @@
-//! Vouchers of users. This module requests them at the login and renews them during the session.
-//! The keeper issues and checks them (`daemon/keeper_client.rs`).
+//! Vouchers of users. This module requests a voucher at the login and renews it during the session.
+//! The keeper issues and checks vouchers (`daemon/keeper_client.rs`).
 
 use std::time::{Duration, Instant};
 
@@ -176,7 +176,7 @@ impl Daemon {
             }
         }
         if is_lost && !self.is_ending {
-            warn("the keeper has ended: so does this scored, and with it all jobs of this host");
+            warn("the keeper has ended: this scored and all jobs of this host end");
             self.is_ending = true;
         }
     }
@@ -247,7 +247,7 @@ impl Service {
         let Some(remote) = session_key.and_then(|key| sessions.get_mut(key)) else { return };
         match owner {
             Ok(owner) if remote.uid() == Some(owner.uid) => remote.set_voucher(owner.voucher, None),
-            Ok(_) => warn("another host has renewed a login by the voucher of another user"),
+            Ok(_) => warn("another host has renewed a login with the voucher of another user"),
             Err(reason) => warn(&format!("another host has renewed a login: {reason}")),
         }
     }

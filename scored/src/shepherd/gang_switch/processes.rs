@@ -15,7 +15,7 @@
 //! Processes that are held for a debugger have stopped themselves, and a resume must not let them
 //! run. While there are held processes, all others are found by scans and stopped one by one.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
@@ -44,7 +44,7 @@ pub struct JobProcesses {
     last_pid_at_scan: Option<u64>,
     /// Whether the last scan found every process that existed before it.
     scan_is_exact: bool,
-    children: Vec<i32>,
+    children: BTreeSet<i32>,
     non_children: Vec<i32>,
     /// Processes that this thread has not stopped and must not resume.
     externally_stopped: HashSet<i32>,
@@ -73,7 +73,7 @@ impl JobProcesses {
             last_pid_file: has_namespace.then(|| File::open(NS_LAST_PID_PATH).ok()).flatten(),
             last_pid_at_scan: None,
             scan_is_exact: false,
-            children: Vec::new(),
+            children: BTreeSet::new(),
             non_children: Vec::new(),
             externally_stopped: HashSet::new(),
             held: HashSet::new(),
@@ -210,7 +210,8 @@ impl JobProcesses {
         &self.held_by_tracer
     }
 
-    /// Whether some of the remaining processes are not children, so that they must be polled.
+    /// Whether none of the remaining processes is a child. [`JobProcesses::wait_stopped`] does not
+    /// wait for such processes, so that the caller must poll.
     pub fn needs_polling(&self) -> bool {
         self.not_yet_stopped.first().is_some_and(|pid| !self.children.contains(pid))
     }
@@ -266,7 +267,7 @@ impl JobProcesses {
         self.non_children.clear();
         for pid in pids {
             match process_stop::read_stat(pid) {
-                Some(stat) if stat.parent == self_pid => self.children.push(pid),
+                Some(stat) if stat.parent == self_pid => _ = self.children.insert(pid),
                 Some(_) => self.non_children.push(pid),
                 None => {}
             }

@@ -19,11 +19,11 @@ use crate::sys::process_stop::InterruptTimer;
 use crate::sys::realtime::{self, Inherit};
 
 /// A wait for children is interrupted after the first interval, and then repeatedly after the
-/// second interval. Each interruption leads to a check of their state in /proc, because a process
-/// that does not run also counts as stopped.
+/// second interval. Each interruption leads to a check of the children in /proc, because a process
+/// that waits for a processor also counts as stopped.
 const WAIT_INTERRUPT_INTERVALS: [Duration; 2] =
     [Duration::from_micros(100), Duration::from_millis(2)];
-/// The time of one wait for room in the socket. A daemon that does not read is waited for longer.
+/// Time of one wait for room in the socket. The thread repeats the wait until the daemon reads.
 const SEND_INTERVAL: Duration = Duration::from_secs(60);
 /// Shortest and longest delay between two checks of processes that are not children.
 const PROC_POLL_INTERVALS: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];

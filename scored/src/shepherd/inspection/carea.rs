@@ -32,15 +32,15 @@ pub struct ThreadSlot {
     pub index: usize,
     /// Its Linux thread id.
     pub tid: u32,
-    /// Whether the thread waits for an event that only other processes can cause.
+    /// Whether the thread has set its idle flag.
     pub idle: bool,
-    /// The event.
+    /// The event for which the thread waits.
     pub waiting_for: WaitingFor,
     /// Start of the last wait in job time, in nanoseconds.
     pub since_ns: u64,
 }
 
-/// Whether this counts as waiting for other processes. All other waits end by themselves.
+/// Whether only other processes can end this wait. All other waits end by themselves.
 fn is_wait(waiting_for: WaitingFor) -> bool {
     use WaitingFor::*;
     matches!(waiting_for, Message | SendBuffer | Barrier | Select | Pmi | MpiCall)
@@ -100,7 +100,7 @@ impl CArea<'_> {
         idle_notify::arm(self.map.word(self.offset + area::IDLE_NOTIFY), change);
     }
 
-    /// The slot of a busy thread that has not been idle after `before_ns`.
+    /// The slot of a busy thread whose last wait began at `before_ns` or earlier.
     pub fn busy_slot(&self, before_ns: u64) -> Option<usize> {
         let thread_slots = self.thread_slots().unwrap_or_default();
         let was_busy =
@@ -195,7 +195,7 @@ pub mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
 
-    /// The C-Areas of two processes, and a map to write them.
+    /// The C-Areas of two processes, and the file to write them.
     pub struct CAreaFixture {
         /// The mapped areas.
         pub areas: CAreas,

@@ -29,7 +29,7 @@ enum FdKind {
     AdapterEvents,
     /// Changes of memory that is registered with an adapter.
     MemoryEvents,
-    /// A descriptor without a file other than the above: timers, signals, io_uring…
+    /// Another descriptor without a file, such as a timer, a signalfd or io_uring.
     Anonymous,
     Pipe,
     File,

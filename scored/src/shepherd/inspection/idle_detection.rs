@@ -36,7 +36,7 @@ pub enum Armed {
 
 /// The result of a check.
 enum IdleCheck {
-    /// All processes are idle: summary, and the time since which the last one is idle.
+    /// All processes are idle: summary, and the time at which the last process became idle.
     AllIdle(IdleSummary, u64),
     /// A debugger holds some processes, and the others are idle.
     SomeHeld,

@@ -22,8 +22,8 @@
 //! because the reply will wake one of its threads.
 //!
 //! Reports keep their order. When the job master receives a sample, it has therefore received all
-//! calls that were received before the sample. It has ordered any replies to these calls before the
-//! sample.
+//! calls that the shepherd had received before the sample. It has already ordered the replies to
+//! these calls.
 //!
 //! A process that has exited is idle. Its exit is a change, like a transition to busy. Its sent
 //! messages stay in the sums, and messages to it count as received (docs/dev/messages.md, "Exit").
@@ -218,7 +218,7 @@ impl ProcessInspector {
         }
     }
 
-    /// Handles the exit of a process. The caller has notified the networks of the process.
+    /// Handles the exit of a process. The caller has notified the networks of the exit.
     pub fn on_process_exit(&self, element: ElementIndex, node: u32) {
         if let Some(process) = self.lock().process(element, node) {
             process.has_exited = true;
@@ -344,7 +344,7 @@ impl ProcessInspector {
             let do_scan = all_idle && (stopped || inspected.round_history.follows(round));
             (samples, do_scan.then(|| (depth, inspected.claims(pmi_socket))))
         };
-        // Without the lock, because this takes a while.
+        // The scan takes long, and must not hold the lock.
         if let Some((depth, claims)) = claims {
             verify_claims(&claims, &mut samples, depth);
         }

@@ -9,7 +9,8 @@ use std::os::unix::net::UnixDatagram;
 
 use score_sys::unix_socket::autobound_datagram_socket;
 
-/// Number of datagrams that are read at once. It is more than the queue of the socket can hold.
+/// Largest number of datagrams that are read at once. Datagrams that remain only cause another
+/// poll.
 const MAX_DRAIN: usize = 64;
 
 /// See the [module](self).
@@ -38,7 +39,7 @@ impl NotifySocket {
         self.socket.as_fd()
     }
 
-    /// Discards all received notifications.
+    /// Discards the received notifications, at most `MAX_DRAIN`.
     pub fn drain(&self) {
         let mut byte = [0];
         for _ in 0..MAX_DRAIN {

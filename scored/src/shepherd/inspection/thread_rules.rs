@@ -177,8 +177,8 @@ fn selects_only_pm(args: &[u64; 6], process: &impl ProcessFacts) -> bool {
 mod tests {
     use super::*;
 
-    /// A process: descriptors 5 and 6 are PM's, and 3 is SCore's. It has threads 70 and 71, and
-    /// memory at 0x1000.
+    /// A process: PM wakes descriptors 5 and 6, and sends through 6 and 7. Descriptor 3 is SCore's.
+    /// The process has threads 70 and 71, and memory at 0x1000.
     struct Fake(Vec<u8>);
 
     impl ProcessFacts for Fake {

@@ -17,8 +17,8 @@ pub struct ThreadEvidence {
     pub fingerprint: u64,
 }
 
-/// How thorough a scan is. A scan costs the processes time. Each kind of file that it reads takes
-/// longer than the kind before.
+/// How thorough a scan is. A scan takes time from the processes. Each depth reads only the files
+/// that it needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScanDepth {
     /// Checks whether a deadlock is possible at all. Stopping the job is pointless if a thread may

@@ -1,6 +1,6 @@
-//! Metrics for monitors (manual 3.5.3). They are sampled from the C-Areas and from the counters of
-//! PM and the kernel, without stopping a process. Nothing is sampled without subscribers and
-//! without the option `stat`.
+//! Metrics for monitors (manual 3.5.3). The shepherd samples them from the C-Areas and from the
+//! counters of PM and the kernel, without stopping a process. It samples only if there are
+//! subscribers, or with the option `stat`.
 //!
 //! The busy fraction of a process is statistical: its idle flag is sampled about ten times in a
 //! period, and at most every 20 ms. Only the job's running time counts. The fractions of a job that

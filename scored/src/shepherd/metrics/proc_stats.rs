@@ -3,12 +3,11 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use nix::sys::statvfs::statvfs;
 use nix::time::ClockId;
-
-/// Size of a page in bytes.
-const PAGE_SIZE: u64 = 4096;
+use nix::unistd::{SysconfVar, sysconf};
 
 /// CPUCLOCK_SCHED of `linux/posix-timers.h`: the time that all threads have run.
 const CPUCLOCK_SCHED: libc::clockid_t = 2;
@@ -40,13 +39,21 @@ impl MemoryReader {
         let text = std::str::from_utf8(&statm[..read_len.unwrap_or(0)]).unwrap_or_default();
         let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
         self.0 = file.ok().filter(|_| keep_open);
-        pages.unwrap_or(0).saturating_mul(PAGE_SIZE / 1024)
+        pages.unwrap_or(0).saturating_mul(page_kib())
     }
 
     /// Closes the file.
     pub fn close(&mut self) {
         self.0 = None;
     }
+}
+
+/// The size of a page in KiB. Some machines have pages of 16 or 64 KiB.
+fn page_kib() -> u64 {
+    static PAGE_KIB: OnceLock<u64> = OnceLock::new();
+    let size =
+        || sysconf(SysconfVar::PAGE_SIZE).ok().flatten().and_then(|size| size.try_into().ok());
+    *PAGE_KIB.get_or_init(|| size().unwrap_or(4096_u64) / 1024)
 }
 
 /// Memory of this host that is available to new programs, in KiB.

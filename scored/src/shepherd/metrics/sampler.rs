@@ -82,7 +82,7 @@ impl Sampler {
     }
 
     fn schedule(&mut self, now: Instant) {
-        // With jitter, so that a periodic program is not sampled at the same point every time.
+        // Add jitter, so that a periodic program is not sampled at the same point every time.
         let jitter = self.sample_count.wrapping_mul(0x9e37_79b9) >> 24;
         self.next_sample =
             self.sample_interval().map(|interval| now + interval * (192 + jitter / 2) / 256);

@@ -165,7 +165,7 @@ impl DeviceOpener<'_> {
         sockets: Option<Vec<Vec<WireEndpoint>>>,
     ) -> score_pm::PmResult<OpenDevice> {
         let PacketTag { secret, stage, element, .. } = self.tag;
-        // Only a test sets the variable, so that a bad value need not be explained.
+        // Only a test sets the variable, so that a bad value needs no explanation.
         let loss = std::env::var(TEST_LOSS_ENV).ok();
         let loss = loss.map(|loss| FaultConfig::parse(&loss).map_err(|_| Error::Invalid));
         let options = EthernetOptions {

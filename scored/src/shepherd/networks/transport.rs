@@ -96,7 +96,7 @@ pub fn raw_links(spec: &JobSpec, placement: &Placement) -> Vec<Vec<String>> {
 /// traffic on its link.
 fn refusal<T>(network: &HostNetwork) -> Result<T, String> {
     Err(match network.links.is_empty() {
-        true => "scorehosts.db describes no network of that name that it marks trusted".to_owned(),
+        true => "scorehosts.db describes no trusted network of this name".to_owned(),
         false => {
             "scorehosts.db does not mark it trusted, nor does the job own its links".to_owned()
         }
