@@ -27,7 +27,7 @@ static int get_descriptors(pmContext *pmc) {
     int cc, n;
 
     num_fds = 0;
-    cc = pmGetFd(pmc, NULL, &num_fds); /* ENOSPC, and their number */
+    cc = pmGetFd(pmc, NULL, &num_fds); /* returns ENOSPC and their number */
     if (cc != ENOSPC) return cc == PM_SUCCESS ? ENOSYS : cc;
     fd_net = malloc(sizeof(int) * (size_t)num_fds);
     if (fd_net == NULL) return ENOMEM;

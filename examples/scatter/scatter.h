@@ -1,8 +1,8 @@
 /*
  * The scatter program of the SCore and PM Programming Manual, chapter 2, with the blocking receive
- * of section 3.3 and the remote memory of section 3.6: the first node reads a file and passes it
- * along the pipeline of nodes, and every node writes it. One file per figure or two; comments that
- * begin with "Corrected:" describe errors in the manual's listings.
+ * of section 3.3 and the remote memory of section 3.6. The first node reads a file and passes it
+ * along the pipeline of nodes, and every node writes it. Each source file has one or two figures.
+ * Comments that begin with "Corrected:" describe errors in the manual's listings.
  */
 #ifndef SCATTER_H
 #define SCATTER_H

@@ -159,9 +159,9 @@ fn report(control: RawFd, signal: c_int) -> bool {
     unsafe { libc::send(control, call.as_ptr().cast(), call.len(), flags) > 0 }
 }
 
-/// Permits every process of the user to trace this one. On systems where only ancestors may trace a
-/// process, the service that reads stacks and a debugger could not do so otherwise. May be called
-/// in a handler.
+/// Permits every process of the user to trace this one. Some systems permit only ancestors to trace
+/// a process. There, neither the service that reads stacks nor a debugger could trace the process
+/// otherwise. This function may be called in a handler.
 pub fn permit_tracers() {
     // SAFETY: no memory is involved.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };

@@ -1,4 +1,4 @@
-//! Selects the database file. Contains the only function of the crate that reads the disk.
+//! Selects the database file. Only this module of the crate accesses the disk.
 
 use std::ffi::OsStr;
 use std::io::{self, Read as _};

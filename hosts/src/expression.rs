@@ -151,7 +151,7 @@ fn cut_index(word: &str, set: &[Host]) -> Result<usize, String> {
         return match number {
             Ok(number) if number <= host_count => Ok(number),
             _ => Err(format!(
-                "{} hosts are requested, {host_count} host{plural} are in the set",
+                "{} hosts are requested, but the set has {host_count} host{plural}",
                 printable(word)
             )),
         };
@@ -377,10 +377,10 @@ mod tests {
             ("comp[0-8]", "0: 'comp8': no host or group"),
             ("comp[0-", "0: comp[0-: '[' is not closed"),
             ("comp[0+1]", "0: comp[0+1]: '0+1' is neither a number"),
-            ("all:9", "4: 9 hosts are requested, 8 hosts are in the set"),
+            ("all:9", "4: 9 hosts are requested, but the set has 8 hosts"),
             ("all:0", "4: ':0' leaves no host"),
             ("all@8", "4: '@8' leaves no host"),
-            ("all@99999999999999999999", "4: 99999999999999999999 hosts are requested, 8"),
+            ("all@99999999999999999999", "4: 99999999999999999999 hosts are requested, but"),
             ("all:x", "4: 'x' is not among the 8 hosts; a number up to 8 or a host"),
             ("all:2@comp3", "6: 'comp3' is not among the 2 hosts; did you mean 'comp0'?"),
             ("all~all", "4: '~all' leaves no host"),

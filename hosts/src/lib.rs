@@ -2,8 +2,8 @@
 //! for a job, and the allocations of batch systems. See docs/dev/hosts.md.
 //!
 //! The path from a file to hosts: [`database_file`] -> [`preprocess`] and its macros ->
-//! [`database`] -> [`expression`] -> [`placement`]. Only [`database_file::ReadFile`] reads files.
-//! All other code does no I/O.
+//! [`database`] -> [`expression`] -> [`placement`]. Only [`database_file`] accesses the disk. All
+//! other modules read files through [`database_file::ReadFile`].
 #![forbid(unsafe_code)]
 
 pub mod allocation;

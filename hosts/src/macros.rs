@@ -76,7 +76,7 @@ pub(crate) struct Macros {
 }
 
 impl Macros {
-    /// No macros. All expansions together may produce at most this many bytes.
+    /// No macros. All expansions and included files together have at most this many bytes.
     pub(crate) fn new(max_bytes: usize) -> Self {
         Self { definitions: HashMap::new(), budget: Cell::new(max_bytes) }
     }
@@ -98,7 +98,7 @@ impl Macros {
         self.definitions.remove(name);
     }
 
-    /// Counts bytes from another source against the limit of all expansions.
+    /// Counts bytes against the limit of all expansions and included files.
     pub(crate) fn charge_budget(&self, bytes: usize) -> Result<(), String> {
         match self.budget.get().checked_sub(bytes.saturating_add(1)) {
             Some(left) => {

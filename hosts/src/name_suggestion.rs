@@ -26,8 +26,8 @@ pub fn distance(left: &str, right: &str) -> usize {
 const MAX_NAME_CHARS: usize = 24;
 
 /// The candidate that a user most likely meant by `word`, if one is close enough. The limit is one
-/// edit for names of up to five letters, and two edits for longer names. A name that differs only
-/// in case is not suggested.
+/// edit for names of up to five letters, and two edits for longer names. Upper case in `word` is
+/// replaced by lower case.
 pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     if word.len() > MAX_NAME_CHARS {
         return None;

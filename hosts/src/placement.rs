@@ -16,7 +16,8 @@ use std::collections::BTreeSet;
 /// The request of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlacementRequest {
-    /// The number part of `nodes`. None means one node per processor of the available hosts.
+    /// The number part of `nodes`. `None` means one node per processor of the available hosts, or
+    /// `procs` nodes on each.
     pub shape: Option<Shape>,
     /// The kind of hosts.
     pub kind: Option<HostType>,
@@ -128,7 +129,7 @@ fn of_kind(hosts: &[Host], kind: Option<&HostType>) -> Result<Vec<usize>, String
         let available: BTreeSet<&str> =
             hosts.iter().filter_map(value).map(String::as_str).collect();
         if available.is_empty() {
-            let (requested, where_to) = (printable(requested), "scorehosts.db says none");
+            let (requested, where_to) = (printable(requested), "scorehosts.db defines none");
             return Err(format!("no available host has the {name} '{requested}': {where_to}"));
         }
         if !available
@@ -211,7 +212,7 @@ fn choose_hosts(
         (Some(Shape::Hosts(hosts, procs)), fixed) => {
             if let Some(fixed) = fixed.filter(|fixed| *fixed != procs) {
                 let declared = format!("the programs declare SCORE_RSRC_NUM_PROCS({fixed})");
-                return Err(format!("{procs} per host, but {declared}"));
+                return Err(format!("{procs} processes per host, but {declared}"));
             }
             with_procs_each(pool, hosts.map_or(host_count, |hosts| hosts as usize), procs)?
         }
@@ -271,7 +272,7 @@ fn spread(pool: &[Candidate], nodes: u32, one_machine: bool) -> Result<Vec<Candi
     let processor_count = total(pool);
     if u64::from(nodes) > processor_count && !one_machine {
         let (hosts, plural) = (pool.len(), if pool.len() == 1 { "" } else { "s" });
-        let more = "HxP puts P on each host regardless of its processors";
+        let more = "HxP puts P processes on each host regardless of its processors";
         let at_hand = format!("{hosts} host{plural} with {processor_count} processors");
         return Err(format!("{nodes} nodes are requested, {at_hand} available ({more})"));
     }
@@ -404,7 +405,7 @@ mod tests {
             ),
             ("10", (1, 99), Some(2), "10 nodes by 2 per host"),
             ("10", (1, 99), Some(2), "5 hosts are needed, 4 are available"),
-            ("2x3", (1, 99), Some(2), "3 per host, but the programs declare"),
+            ("2x3", (1, 99), Some(2), "3 processes per host, but the programs declare"),
             ("", (1, 2), Some(3), "3 nodes: the programs allow 1 to 2"),
             ("", (10, 99), Some(2), "8 nodes: the programs allow 10 to 99"),
             ("", (20, 99), None, "20 nodes are requested, 4 hosts with 16 processors available"),
@@ -469,7 +470,7 @@ mod tests {
             assert!(error.contains(part), "{option}: {error}");
         }
         let error = process_counts(&hosts(&[2]), &wanted("1.linux")).unwrap_err();
-        assert!(error.contains("scorehosts.db says none"), "{error}");
+        assert!(error.contains("scorehosts.db defines none"), "{error}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A virtual LAN on one machine. Each host is a network namespace with a UTS namespace, so that
-//! `hostname` reports the name of the host. Veth pairs connect two hosts directly, and more hosts
-//! through a switch.
+//! `hostname` reports the name of the host. Veth pairs connect two hosts directly. More hosts, and
+//! hosts with a limited rate, are connected through a switch.
 //!
 //! The namespaces have no names. They are kept by descriptors of the process that created the LAN,
 //! and by the processes that run in them. Therefore nothing is left after these processes have

@@ -75,14 +75,14 @@ pub fn set_up(index: u32, up: bool) -> Request {
 pub fn get_link(index: u32) -> Request {
     let mut message = LinkMessage::default();
     message.header.index = index;
-    request("look", Message::GetLink(message))
+    request("query", Message::GetLink(message))
 }
 
 /// Creates the switch: one bridge per network.
 pub fn bridges(plan: &LanPlan) -> Vec<Request> {
     let bridge = |number: u32| {
-        // This LAN has no loop, so it needs neither the spanning tree protocol nor multicast
-        // groups.
+        // This LAN has no loop, so ports forward packets at once. It has no multicast groups, so
+        // the switch need not detect them.
         let data = vec![InfoBridge::ForwardDelay(0), InfoBridge::MulticastSnooping(false)];
         let info = vec![LinkInfo::Kind(InfoKind::Bridge), LinkInfo::Data(InfoData::Bridge(data))];
         let attributes = vec![
@@ -97,7 +97,7 @@ pub fn bridges(plan: &LanPlan) -> Vec<Request> {
     (0..plan.links).map(bridge).collect()
 }
 
-/// Creates the veth pair between this namespace and a host's: `local_end` here, the NIC there.
+/// Creates a veth pair: `local_end` in this namespace, and the NIC in the namespace of the host.
 fn veth(
     plan: &LanPlan,
     local_end: LinkMessage,
@@ -126,7 +126,7 @@ fn veth(
     request("veth", Message::NewLink(local_end))
 }
 
-/// Connects a host to the switch. To be sent in the namespace of the switch.
+/// Connects a host to the switch. Send the requests in the namespace of the switch.
 pub fn switch_links(plan: &LanPlan, host: u32, host_netns: BorrowedFd<'_>) -> Vec<Request> {
     let switch_link = |number: u32| {
         let index = port(plan, host, number);
@@ -140,7 +140,7 @@ pub fn switch_links(plan: &LanPlan, host: u32, host_netns: BorrowedFd<'_>) -> Ve
     (0..plan.links).map(switch_link).chain(limits).collect()
 }
 
-/// Connects host 0 to host 1. To be sent in the namespace of host 0.
+/// Connects host 0 to host 1. Send the requests in the namespace of host 0.
 pub fn direct_veth(plan: &LanPlan, peer_netns: BorrowedFd<'_>) -> Vec<Request> {
     let direct_link = |number: u32| {
         let attributes = vec![
@@ -152,7 +152,7 @@ pub fn direct_veth(plan: &LanPlan, peer_netns: BorrowedFd<'_>) -> Vec<Request> {
     (0..plan.links).map(direct_link).collect()
 }
 
-/// Only loopback.
+/// Sets up loopback.
 pub fn loopback() -> Vec<Request> {
     vec![set_up(LOOPBACK, true)]
 }

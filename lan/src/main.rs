@@ -7,9 +7,10 @@ use score_lan::{Lan, LanPlan};
 
 const HELP: &str = "\
 usage: score-lan [-hosts N] [-links L] [-mtu BYTES] [-rate RATE] COMMAND [ARGUMENT...]
-  runs COMMAND on each of N (2) virtual hosts at the same time, and waits for all; the exit code
-  is the largest of theirs. LAN_HOST is the host's number, LAN_HOSTS their count, LAN_ADDRESS its
-  address; host 0 has 10.77.0.1, host 1 has 10.77.0.2, the second network 10.78.0.1 and so on.
+  runs COMMAND on each of N (default: 2) virtual hosts at the same time, and waits for all of them.
+  The exit code is the largest exit code of these commands. LAN_HOST is the number of the host,
+  LAN_HOSTS is the number of hosts, and LAN_ADDRESS is the address of the host. On the first
+  network, host 0 has 10.77.0.1 and host 1 has 10.77.0.2. On the second, host 0 has 10.78.0.1.
   RATE limits each link in each direction: 200mbit, 1gbit.
 ";
 

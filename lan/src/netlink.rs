@@ -1,5 +1,5 @@
-//! Requests to the kernel's routing netlink. One system call sends many requests, and each is
-//! answered.
+//! Requests to the kernel's routing netlink. One system call sends many requests, and the kernel
+//! answers each of them.
 
 use std::io::{self, Read};
 
@@ -17,11 +17,11 @@ const BATCH: usize = 32;
 /// The type of an answer.
 const NLMSG_ERROR: u16 = 2;
 
-/// One change, and its label for error messages.
+/// One change or query, and its label for error messages.
 pub struct Request {
     /// A label such as `veth`.
     pub label: &'static str,
-    /// The change.
+    /// The change or query.
     pub message: RouteNetlinkMessage,
 }
 

@@ -54,7 +54,8 @@ fn refused_on(host: &str, error: &NetlinkError) -> BuildError {
 #[derive(Debug)]
 pub struct Lan {
     plan: LanPlan,
-    /// The namespaces of the switch. None if two hosts are connected directly.
+    /// The namespaces of the switch. `None` if there is one host, or if two hosts are connected
+    /// directly.
     switch: Option<HostNamespace>,
     hosts: Vec<HostNamespace>,
     /// The former namespaces of the calling thread. None if the thread cannot return to them.

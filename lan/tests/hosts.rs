@@ -15,8 +15,8 @@ fn number(variable: &str) -> Option<u32> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// The number of this host and the number of all hosts. The first process gets None after `test`
-/// has succeeded on every host of the LAN.
+/// The number of this host and the number of all hosts. The first process gets `None` after `test`
+/// has succeeded on every host of the LAN, or was skipped.
 fn host(test: &str, options: &[&str]) -> Option<(u32, u32)> {
     if let (Some(host), Some(hosts)) = (number("LAN_HOST"), number("LAN_HOSTS")) {
         return Some((host, hosts));

@@ -1,6 +1,10 @@
 //! This process's area of the C-Area (manual 1.5), from which SCore-D samples the state of the
-//! process. The area has one writer process and one reader. Its layout and meaning are in
-//! `proto/src/carea.rs`.
+//! process. This process writes the area, and its shepherd samples it. The shepherd writes only the
+//! word `IDLE_NOTIFY`. `proto/src/carea.rs` has the layout and the meaning.
+
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use memmap2::MmapRaw;
 use score_proto::carea::{
@@ -9,7 +13,6 @@ use score_proto::carea::{
 use score_proto::idle_notify;
 use score_proto::mpi_call::MpiCallRecord;
 
-use crate::notify::ShepherdNotifier;
 use crate::sync::{AtomicU32, Ordering, SharedMapping};
 
 /// The mapped area.
@@ -140,6 +143,46 @@ impl Area {
     }
 }
 
+/// The address of the shepherd's datagram socket; None if the shepherd has sent no name. One byte
+/// notifies the shepherd (`proto/src/idle_notify.rs`). The sending socket exists only during the
+/// call. A program that closes all descriptors would close a permanent socket, and the bytes would
+/// then go to the next descriptor that it opens.
+pub(crate) struct ShepherdNotifier(Option<SocketAddr>);
+
+impl ShepherdNotifier {
+    /// # Errors
+    /// The name is too long.
+    pub(crate) fn new(name: &[u8]) -> Result<Self, String> {
+        if name.is_empty() {
+            return Ok(Self(None));
+        }
+        let address = SocketAddr::from_abstract_name(name);
+        address
+            .map(|address| Self(Some(address)))
+            .map_err(|e| format!("the name of the notification socket: {e}"))
+    }
+
+    /// Notifies the shepherd. Returns false if that has failed and may succeed later. Returns true
+    /// if the queue is full, because the shepherd wakes up anyway. Returns true if there is no
+    /// receiver, or if the receiver has connected its socket to another one (EPERM).
+    #[cold]
+    pub(crate) fn notify(&self) -> bool {
+        let Some(address) = &self.0 else { return true };
+        let send = || -> io::Result<usize> {
+            let socket = UnixDatagram::unbound()?;
+            socket.set_nonblocking(true)?;
+            socket.send_to_addr(&[1], address)
+        };
+        match send() {
+            Ok(_) => true,
+            Err(error) => matches!(
+                error.raw_os_error(),
+                Some(libc::EAGAIN | libc::ECONNREFUSED | libc::EPERM)
+            ),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,6 +207,19 @@ mod tests {
         assert_eq!(area.mapping.u32(area::OVERFLOW).load(Ordering::Relaxed), 0);
         area.release_slot(3);
         assert_eq!(area.claim_slot(7), Some(3));
+    }
+
+    #[test]
+    fn a_notification_is_repeated_only_if_it_may_succeed_later() {
+        let (shepherd, name) = score_sys::unix_socket::autobound_datagram_socket().unwrap();
+        let notifier = ShepherdNotifier::new(&name).unwrap();
+        assert!(notifier.notify());
+        assert_eq!(shepherd.recv(&mut [0]).unwrap(), 1);
+        let (other, _) = score_sys::unix_socket::autobound_datagram_socket().unwrap();
+        shepherd.connect_addr(&other.local_addr().unwrap()).unwrap();
+        assert!(notifier.notify(), "the shepherd receives from another socket only");
+        drop(shepherd);
+        assert!(notifier.notify(), "there is no shepherd");
     }
 
     #[test]

@@ -12,11 +12,10 @@ use score_proto::{MAX_NODES, PROTOCOL_VERSION, frame};
 use score_sys::fd_passing;
 use score_sys::memfd::{self, Seals};
 
-use crate::area::Area;
+use crate::area::{Area, ShepherdNotifier};
 use crate::control::Control;
 use crate::fork_guard::ForkGuard;
 use crate::globals::{self, ProcessLocation};
-use crate::notify::ShepherdNotifier;
 use crate::options::Options;
 use crate::pm;
 use crate::session::{self, Session};

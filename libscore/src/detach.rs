@@ -2,9 +2,9 @@
 
 use crate::session;
 
-/// Detaches from PM, so that peers need not wait until the shepherd detects the end. A forked child
-/// has nothing to detach. While other threads run, contexts cannot be closed; the shepherd closes
-/// them later.
+/// Detaches from PM, so that peers need not wait until the shepherd detects the exit. A forked
+/// child has nothing to detach. While other threads run, contexts cannot be closed. The shepherd
+/// then closes them later.
 pub(crate) extern "C" fn detach() {
     let Some(session) = session::of_this_process() else { return };
     if !is_single_threaded() {

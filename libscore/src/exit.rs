@@ -30,10 +30,13 @@ pub(crate) fn print_final_message(signal: i32) {
     use std::io::Write;
     let mut buffer = [0; 160];
     let mut text = &mut buffer[..];
-    let result = writeln!(
-        text,
-        "score: the process requests a debugger because of signal {signal}; run it under gdb"
-    );
+    let result = match signal {
+        0 => writeln!(text, "score: the process requests a debugger; run it under gdb"),
+        _ => writeln!(
+            text,
+            "score: the process requests a debugger because of signal {signal}; run it under gdb"
+        ),
+    };
     let left = text.len();
     if result.is_ok() {
         let _ = nix::unistd::write(std::io::stderr(), &buffer[..160 - left]);

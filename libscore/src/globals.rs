@@ -36,7 +36,7 @@ number!(score_num_pmnet, 0, num_pmnet, "Network sets; none if there is only one 
 /// A list of contexts that ends with NULL.
 type Contexts = AtomicPtr<*mut pmContext>;
 
-/// The value of `score_pmnet` while there is no network.
+/// The empty list to which `score_pmnet` points while there is no network.
 static NO_CONTEXTS: AtomicPtr<pmContext> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The composite contexts, one per network set, with a NULL after the last.

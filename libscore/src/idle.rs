@@ -1,5 +1,5 @@
 //! The idle flag (manual 3.5.2). There is one for each thread. Figure 2.9 of the manual sets the
-//! flag on EBUSY while another thread receives, so that one flag for the process could mark a
+//! flag on EBUSY while another thread receives. Therefore one flag for the process could mark a
 //! working process as idle.
 
 use std::cell::Cell;

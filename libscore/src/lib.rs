@@ -21,7 +21,6 @@ mod initialize;
 mod message;
 mod net;
 mod networks;
-mod notify;
 mod options;
 mod pm;
 pub mod pm_h;

@@ -11,8 +11,8 @@ use crate::pm::Context;
 pub struct Message<'n> {
     context: Context,
     bytes: &'n [u8],
-    /// The type is not `Send`, because the thread that has received keeps the receiving side
-    /// locked.
+    /// The type is not `Send`, because the thread that drops the message becomes busy. This must be
+    /// the thread that has received it.
     _thread: PhantomData<*const ()>,
 }
 

@@ -12,8 +12,8 @@ use crate::pm::Context;
 use crate::pm_h::pmContext;
 use crate::{Message, globals, idle, session};
 
-/// Empty polls before [`Net::receive_blocking`] blocks. On a host with more runnable processes than
-/// processors it blocks immediately.
+/// Empty polls before [`Net::receive_blocking`] sleeps. On a host with more runnable processes than
+/// processors, the function sleeps after one empty poll.
 const POLLS_BEFORE_BLOCKING: usize = 1000;
 
 /// One network set: a composite context that reaches every other node.
@@ -24,8 +24,8 @@ pub struct Net {
 }
 
 impl Net {
-    /// Network set number `set`, counted from 0. `None`: there is no such set. A process with a
-    /// single node has no set, and no process has one before [`crate::initialize`].
+    /// Network set number `set`, counted from 0. `None`: there is no such set. A parallel process
+    /// of one node has no set, and no process has one before [`crate::initialize`].
     pub fn open(set: usize) -> Option<Self> {
         let context = globals::context(set)?;
         Some(Self { context, descriptors: Vec::new() })

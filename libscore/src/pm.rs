@@ -166,7 +166,7 @@ fn to_c_int(node: u32) -> c_int {
     c_int::try_from(node).unwrap_or(-1)
 }
 
-/// Makes PM call `callback` when PM sends while `word` is above 0 (dev/messages.md, "Idle and
+/// Makes PM call `callback` when PM sends while `word` is above 0 (docs/dev/messages.md, "Idle and
 /// sending").
 pub(crate) fn set_idle_word(word: &'static AtomicU32, callback: extern "C" fn()) -> io::Result<()> {
     // SAFETY: the word is never freed and PM reads it atomically.

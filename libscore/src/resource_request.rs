@@ -1,5 +1,5 @@
-//! The first role of `score_initialize` (manual 1.4.2, steps 2 and 3): it writes the resource
-//! request of the program and does nothing else.
+//! The role of `score_initialize` in which it only writes the resource request of the program
+//! (manual 1.4.2, steps 2 and 3).
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -11,8 +11,8 @@ static REQUESTED_NODES: Mutex<Option<(u32, u32)>> = Mutex::new(None);
 
 /// Requests at least `min` and at most `max` nodes. Call it before [`crate::initialize`], in a
 /// program that declares `SCORE_RSRC_RUN`. The last call takes effect. Returns false, and changes
-/// nothing, if no number of nodes is within the limits. It has an effect only if scrun runs the
-/// program to get its resource request.
+/// nothing, if no number of nodes is within the limits. The call has an effect only if scrun runs
+/// the program to get its resource request.
 pub fn request_nodes(min: u32, max: u32) -> bool {
     if min.max(1) > max {
         return false;

@@ -141,8 +141,8 @@ pub fn set_monitor(second: bool, value: u8) {
 }
 
 /// Requests that a debugger inspect this process, because of `signal` if `signal` is not 0, and
-/// ends the parallel process (manual 2.4.4). `display` is the X display; without it, scrun's own
-/// display is used. A signal handler may call this function.
+/// ends the parallel process (manual 2.4.4). `display` is the X display. If it is `None`,
+/// scrun uses its own display. A signal handler may call this function.
 pub fn inspect_me(display: Option<&CStr>, signal: i32) -> ! {
     if let Caller::Node(session) = caller() {
         stdio::try_flush();

@@ -30,8 +30,8 @@ pub(crate) fn flush() {
     }
 }
 
-/// Flushes each of the two if no other thread is printing to it. Called at the end of the process,
-/// also by signal handlers.
+/// Flushes standard output and standard error, each only if no other thread is printing to it.
+/// Called at the end of the process, also by signal handlers.
 pub(crate) fn try_flush() {
     // SAFETY: both streams exist as long as the program.
     unsafe {

@@ -106,7 +106,7 @@ impl Process {
             history,
             received_at,
         };
-        // Averages since the start of the process: the best available approximation.
+        // The busy share since the start of the process is the best available approximation.
         let start = NodeMetrics { sampled_at_ns: 0, ..NodeMetrics::default() };
         Self { busy: busy_share(&start, &totals).unwrap_or(0.0), ..process }
     }
@@ -231,7 +231,7 @@ impl JobView {
     }
 
     /// The rate of a full bar of comm, in messages per second: the highest rate of any process so
-    /// far.
+    /// far, or a minimum.
     pub fn comm_full_scale(&self) -> f64 {
         self.peak.max(MIN_FULL_SCALE_RATE)
     }

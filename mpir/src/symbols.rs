@@ -22,7 +22,7 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 pub const PATH_SIZE: usize = 256;
 /// Size of [`MPIR_server_arguments`] in bytes.
 pub const ARGUMENTS_SIZE: usize = 4096;
-/// Maximum bytes that are read of the text to which [`MPIR_subset_attach`] points.
+/// The largest number of bytes of the text to which [`MPIR_subset_attach`] points.
 pub const SUBSET_SIZE: usize = 1024;
 
 /// Memory that a debugger may change at any time.
@@ -58,7 +58,7 @@ const _: () = assert!(
     "the layout that debuggers know"
 );
 
-/// A debugger that needs [`MPIR_proctable`] sets this to 1. It sets it to 0 when it leaves.
+/// A debugger that needs [`MPIR_proctable`] sets this to 1, and to 0 when it leaves.
 #[unsafe(no_mangle)]
 pub static MPIR_being_debugged: AtomicI32 = AtomicI32::new(0);
 /// The reason why [`MPIR_Breakpoint`] is called: a [`DebugState`].
@@ -149,7 +149,7 @@ pub fn is_being_debugged() -> bool {
     MPIR_being_debugged.load(Ordering::SeqCst) != 0
 }
 
-/// Resets the flag after a debugger that has left without resetting it.
+/// Resets the flag if a debugger has left without resetting the flag.
 pub fn reset_being_debugged() {
     MPIR_being_debugged.store(0, Ordering::SeqCst);
 }

@@ -96,8 +96,8 @@ impl PacketSender {
         shared.freed_slots.push_back(entry.slot);
         shared.outstanding -= 1;
         summary.newly_acked += 1;
-        // If the original packet arrived, the retransmission proves neither that the link works nor
-        // that it has overtaken others.
+        // If the original packet arrived, the retransmission proves neither that its link works nor
+        // that the retransmission has overtaken other packets.
         let original_arrived = entry.retransmitted && echoes_earlier_send(header, entry.sent_at);
         match entry.state {
             SendState::InFlight => {
@@ -180,9 +180,10 @@ impl PacketSender {
         }
     }
 
-    /// Marks a packet as lost if enough later packets of the same link have arrived, or a packet of
-    /// any link that was sent much later. It checks only the block of this acknowledgement, because
-    /// packets in other blocks may have arrived meanwhile.
+    /// Marks packets as lost. A packet is lost if enough later packets of its link have arrived, or
+    /// a packet of any link that was sent much later. This function checks only the oldest packet
+    /// and the block of this acknowledgement, because packets in other blocks may have arrived
+    /// meanwhile.
     ///
     /// With `everywhere` it checks all blocks. This is necessary if the retransmission after a
     /// time-out has arrived: otherwise lost packets would fill the window until each has had its

@@ -25,7 +25,7 @@ macro_rules! counters {
 counters! {
     /// Packets of every kind that were sent.
     sent: "packets sent",
-    /// Packets that were accepted.
+    /// Packets with a valid header, including those that were dropped later.
     received: "packets received",
     /// Messages sent again.
     repeated: "sent again",
@@ -37,7 +37,7 @@ counters! {
     suspected: "links suspected",
     /// Messages that were received before an earlier one.
     early: "out of order",
-    /// Messages to peers that had exited.
+    /// Messages of `pmSend` to peers that had exited.
     dropped: "dropped: the receiver has exited",
     /// Dropped packets of another job or of an unknown sender.
     wrong_secret: "refused: wrong secret",

@@ -12,7 +12,7 @@
 //! | `rma_frame.rs` | frames of remote memory access, in packets |
 //! | `peer.rs` | one peer: the choice of the next packet |
 //! | `send.rs` | messages to a peer: which may be sent, time-outs |
-//! | `acknowledge.rs` | which of them have arrived, which are lost |
+//! | `acknowledge.rs` | which messages have arrived, which are lost |
 //! | `loss_detection.rs` | when a packet counts as lost because later ones have arrived |
 //! | `receive.rs` | messages from a peer: order, window, acknowledgement |
 //! | `congestion.rs` | how many packets may be in flight |
@@ -26,10 +26,10 @@
 //!
 //! How a device drives it: read the packets of the wires, and give each packet to
 //! [`ReliabilityMachine::receive`]. Then call [`ReliabilityMachine::expire`]. If it returns true,
-//! read once more before [`ReliabilityMachine::on_timeout`]: the process may have lost the
-//! processor just before it read the clock, and the acknowledgement that prevents the time-out may
-//! wait in its socket. Then send the packets of [`ReliabilityMachine::poll_transmit`] until it
-//! returns `None`. [`ReliabilityMachine::next_delivery`] returns messages for the application, and
+//! read once more before [`ReliabilityMachine::on_timeout`]: if the process lost the processor just
+//! before it read the clock, the expected acknowledgement may wait in its socket. Then send the
+//! packets of [`ReliabilityMachine::poll_transmit`] until it returns `None`.
+//! [`ReliabilityMachine::next_delivery`] returns messages for the application, and
 //! [`ReliabilityMachine::next_free_slot`] returns send slots that are free again. All times are
 //! nanoseconds of the job's running time.
 #![forbid(unsafe_code)]
@@ -123,7 +123,7 @@ pub struct ReliabilityMachine {
     /// Peers that have messages to deliver.
     deliverable: PeerQueue,
     turn_len: u32,
-    /// Peers whose window was closed for lack of buffers.
+    /// Peers whose window is nearly closed for lack of buffers.
     starved: PeerQueue,
 }
 

@@ -1,6 +1,6 @@
 //! Decides when a packet in flight counts as lost because later packets have arrived (RFC 8985).
-//! Packets of one link may overtake each other, so the number of later packets that must arrive
-//! first (the reordering threshold) follows the order in which packets arrive.
+//! Packets of one link may overtake each other. Therefore the number of later packets that must
+//! arrive first (the reordering threshold) adapts to the order in which packets arrive.
 
 use crate::rtt::Rtt;
 
@@ -84,7 +84,7 @@ impl LossDetector {
 mod tests {
     use super::*;
 
-    /// The state after one round trip of `round_trip_ns`, without variation.
+    /// The state after many round trips of `round_trip_ns`, without variation.
     fn rtt(round_trip_ns: u64) -> Rtt {
         let mut rtt = Rtt::new();
         for _ in 0..100 {

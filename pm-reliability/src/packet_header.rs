@@ -23,7 +23,7 @@ pub const SACK_BLOCK: u32 = 64;
 pub const ACK: u8 = 1;
 /// Flag: `timestamp_echo` is valid.
 pub const TIMESTAMP_ECHO: u8 = 2;
-/// Flag: the sender cannot send more until it receives an acknowledgement.
+/// Flag: the receiver must send an acknowledgement at once.
 pub const ACK_REQUESTED: u8 = 4;
 /// Flag: `mac` contains a keyed MAC. Reserved: no sender sets it, and receivers drop packets that
 /// have it.
@@ -146,7 +146,8 @@ pub enum HeaderError {
     Length(u16, usize),
 }
 
-/// The secret of a packet, which is checked first. None: the packet is shorter than a header.
+/// The secret of a packet, which is checked first. Returns `None` if the packet is shorter than a
+/// header.
 #[inline]
 pub fn secret(packet: &[u8]) -> Option<u64> {
     packet.first_chunk::<PACKET_HEADER_LEN>().map(|header| read_u64(header, 8))

@@ -5,8 +5,8 @@ use crate::{BufferDisposition, CommonState, Config, Delivery, INITIAL_WINDOW, NO
 
 /// After this many packets the acknowledgement is sent at once, without a message that carries it.
 const ACK_EVERY: u32 = 16;
-/// An out-of-order packet counts as this many packets if there are several links. Several links
-/// reorder packets even without losses.
+/// An out-of-order packet counts as this many additional packets if there are several links.
+/// Several links reorder packets even without losses.
 const OUT_OF_ORDER_WEIGHT: u32 = 4;
 
 #[derive(Clone, Copy)]
@@ -42,7 +42,7 @@ pub(super) struct PacketReceiver {
     pub(super) ack_at: u64,
     /// The link of the latest packet.
     pub(super) last_link: u8,
-    /// Whether the window is closed for lack of buffers.
+    /// Whether the window is nearly closed for lack of buffers.
     pub(super) is_starved: bool,
 }
 
@@ -262,8 +262,8 @@ impl PacketReceiver {
     }
 
     /// Reports messages that have arrived although earlier ones have not. Acknowledgements may be
-    /// lost, so this function alternates between the block of the latest message and one of the
-    /// other blocks.
+    /// lost, so this function alternates between the block of the latest message and each block up
+    /// to it.
     #[inline(never)]
     fn write_selective_ack(&mut self, header: &mut Header) {
         let base = self.next_expected.wrapping_add(1);
@@ -481,7 +481,7 @@ mod tests {
         let mut fixture = ReceiverFixture::new(config());
         fixture.receive_all(0..4);
         (0..4).for_each(|_| fixture.release_next());
-        // Message 20 is exactly the initial number of places behind message 4.
+        // Message 20 follows message 4 by exactly the initial length of the array.
         fixture.receive_all([4, 4 + INITIAL_WINDOW]);
         assert_eq!(fixture.shared.counters.duplicate, 0);
         assert_eq!(fixture.deliver(), Some(4));
@@ -492,7 +492,7 @@ mod tests {
 
     #[test]
     fn a_peer_is_short_of_buffers_if_half_of_its_initial_window_is_used_and_few_are_free() {
-        // Buffers in use of 2048, of which a peer may use half: it may add 15 or 16 messages.
+        // A peer may use half of the free buffers of 2048, so it may add 15 or 16 messages.
         for (held_buffers, next_expected, is_starved) in
             [(2018, 9, true), (2018, 8, false), (2016, 9, false)]
         {

@@ -70,8 +70,8 @@ fn read_u64(bytes: &[u8], offset: usize) -> Option<u64> {
 impl Frame {
     /// Parses the frame at the start of a payload of `len` bytes. `header` contains the first
     /// [`MAX_RMA_HEADER_LEN`] bytes of the payload, or all of it if it is shorter. Returns the
-    /// frame and the number of bytes of user data after the [`RMA_HEADER_LEN`] bytes. None: the
-    /// frame is invalid.
+    /// frame and the number of bytes of user data after the [`RMA_HEADER_LEN`] bytes. Returns
+    /// `None` if the frame is invalid.
     pub fn parse(header: &[u8], len: usize) -> Option<(Frame, usize)> {
         let &[kind, flags, 0, 0, a, b, c, d, ..] = header else { return None };
         let (number, position) = (u32::from_le_bytes([a, b, c, d]), read_u64(header, 8)?);
@@ -102,7 +102,8 @@ impl Frame {
         }
     }
 
-    /// The frame for the bytes after the `data_len` bytes of this frame. None: no bytes follow.
+    /// The frame for the bytes after the `data_len` bytes of this frame. Returns `None` if no bytes
+    /// follow.
     pub fn continuation(self, data_len: usize) -> Option<Frame> {
         let advance = |position: u64| position.wrapping_add(data_len as u64);
         match self {

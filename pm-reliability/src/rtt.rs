@@ -51,7 +51,7 @@ impl Rtt {
         self.smoothed_ns = ((7 * self.smoothed_ns + round_trip) / 8).max(1);
     }
 
-    /// How much later than a packet sent after it a packet may arrive.
+    /// The longest time by which a packet may arrive after a packet that was sent later.
     #[inline]
     pub(super) fn reorder_margin_ns(&self) -> u64 {
         (self.smoothed_ns + 4 * self.variation_ns).max(200_000)

@@ -48,7 +48,7 @@ pub(super) struct NextPacket {
     pub(super) len: u16,
     pub(super) kind: PacketKind,
     pub(super) link: u8,
-    /// The sender cannot continue before the peer answers.
+    /// Whether the packet requests an acknowledgement at once.
     pub(super) requests_ack: bool,
 }
 
@@ -62,11 +62,11 @@ pub(super) struct PacketSender {
     pub(super) limit: u32,
     pub(super) in_flight: u32,
     pub(super) lost_count: u32,
-    /// Acknowledged entries behind an unacknowledged one: the peer has gaps.
+    /// Acknowledged entries after an unacknowledged one: the peer has gaps.
     pub(super) sacked_count: u32,
     /// No entry before this index is lost.
     pub(super) lost_search_start: usize,
-    /// After a time-out one packet may be sent regardless of the window.
+    /// After a time-out one packet may be sent regardless of the congestion window.
     send_despite_window: bool,
     /// The window was closed for the length of a time-out, so a probe is due.
     pub(super) window_probe_due: bool,
@@ -85,7 +85,7 @@ pub(super) enum SendMode {
     /// The queue has been recovered from a dead process. It lacks messages that had arrived, so the
     /// peer may acknowledge numbers beyond it.
     Recovered,
-    /// The peer has exited: its messages are dropped.
+    /// The peer has exited. Messages to the peer are dropped.
     Dropping,
 }
 

@@ -12,8 +12,8 @@ use crate::{
 
 const MS: u64 = 1_000_000;
 const MESSAGE_LEN: u16 = 8;
-/// Before the first round trip: the time-out, and how much later than the next packet a packet may
-/// arrive.
+/// Before the first round trip: the time-out, and the longest time by which a packet may arrive
+/// after a packet that was sent later.
 const INITIAL_RTO_NS: u64 = 5 * MS;
 const INITIAL_REORDER_WINDOW_NS: u64 = 200_000;
 
@@ -62,8 +62,8 @@ impl SenderFixture {
         self.sender.resume(sequences.iter().map(message), &mut self.shared);
     }
 
-    /// Sends all that may be sent. Returns the sequence numbers, and whether each packet requests
-    /// an acknowledgement.
+    /// Sends all packets that may be sent. Returns the sequence numbers, and whether each packet
+    /// requests an acknowledgement.
     fn send(&mut self, now: u64) -> Vec<(u32, bool)> {
         let mut sent = Vec::new();
         while let Some(packet) = self.sender.next_packet(&mut self.links, &mut self.shared, now) {
@@ -99,7 +99,7 @@ impl SenderFixture {
     }
 }
 
-/// An acknowledgement of the messages before `ack`. The peer may send those before `window`.
+/// An acknowledgement of the messages before `ack`. It permits the messages before `window`.
 pub(crate) fn ack_header(ack: u32, window: u32) -> Header {
     Header {
         kind: PacketKind::Ack,

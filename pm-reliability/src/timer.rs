@@ -1,7 +1,7 @@
 //! One heap of timers for all peers. Deadlines change with almost every packet, but the heap does
 //! not. When an entry reaches the front and its deadline has moved, the entry is inserted again. If
 //! an earlier entry has replaced it, the entry is removed. Therefore a message costs only one
-//! comparison.
+//! comparison for each timer.
 
 use crate::NO_DEADLINE;
 use std::cmp::Reverse;

@@ -1,9 +1,8 @@
 //! Trunking: selects the link for each packet to a peer, and detects links that carry no packets.
 //!
-//! Packets on the same link keep their order, packets on different links do not. Therefore losses
-//! are detected for each link. A run of packets uses one link. The next run uses the link with the
-//! fewest packets in flight, which divides the load evenly between equal links, and by speed
-//! otherwise.
+//! Packets on the same link mostly keep their order, packets on different links do not. Therefore
+//! losses are detected for each link. A run of packets uses one link. The next run uses the link
+//! with the fewest packets in flight. This rule divides the load between links by their speed.
 //!
 //! A link is suspect if all of its packets are lost while another link works. A suspect link is
 //! avoided and probed. Losses alone do not show that a link is down, because one late run counts as
@@ -51,9 +50,9 @@ pub(super) struct Link {
     /// The latest sending time among transmissions that have arrived.
     newest_acked_sent_at: u64,
     pub(super) health: LinkHealth,
-    /// Since the link became suspect: the number of probes that stayed unanswered while another
-    /// link carried packets that were sent later, and the time from which the next probe is
-    /// counted.
+    /// The number of unanswered probes since the link became suspect, and the time from which the
+    /// next probe is counted. A probe counts only if another link carried packets that were sent
+    /// later.
     unanswered_probes: u32,
     probe_counted_at: u64,
     /// The link has answered a probe, and no packet on it has arrived since.
@@ -184,8 +183,8 @@ impl LinkScheduler {
         link.consecutive_losses += 1;
     }
 
-    /// Marks a link as suspect if it carries nothing while another link does, and probes it at
-    /// once. At most one link becomes suspect at a time, because the next acknowledgement checks
+    /// Marks a link as suspect if it carries nothing while another link does, and schedules a
+    /// probe. At most one link becomes suspect in a call, because the next acknowledgement checks
     /// again. Returns whether a link became suspect.
     pub(super) fn suspect_link(&mut self, now: u64) -> bool {
         if self.count == 1 {
@@ -206,7 +205,8 @@ impl LinkScheduler {
         (link.health, link.unanswered_probes, link.probe_counted_at) =
             (LinkHealth::Suspect, 0, now);
         if !link.unproven {
-            // A link that answers probes but loses all other packets waits longer each time.
+            // Only a link that answers probes but loses all other packets waits for its probe, and
+            // longer each time.
             self.probe_interval_ns = PROBE_INTERVAL_NS.0;
             self.probes_due |= 1 << suspect;
         }

@@ -70,22 +70,23 @@ pub struct Counters {
     pub pending_rma: u64,
     /// Advances with every poll that found no message.
     pub poll_epoch: u64,
-    /// Bytes of the messages sent.
+    /// Bytes of the messages sent, and of remote memory that this process has written.
     pub sent_bytes: u64,
-    /// Bytes of the messages received, counted when each is handed out.
+    /// Bytes of the messages taken or dropped, and of remote memory that this process has read.
     pub received_bytes: u64,
     /// Destination of the last message, in the device's numbering of nodes. None: no message was
     /// sent, or a later one was sent through another member of the same composite.
     pub last_to: Option<u32>,
-    /// Source of the last message that `receive` has returned. None: as `last_to`.
+    /// Source of the last message that `receive` has returned. None: no message was received, or a
+    /// later one was received through another member of the same composite.
     pub last_from: Option<u32>,
     /// Bit 0: a receiver sleeps and has to be woken. Bit 1: the node has exited.
     pub receiver_state: u32,
 }
 
 impl Counters {
-    /// Adds the counters of the same process on another device. Its last peers are used if these
-    /// counters have none.
+    /// Adds the counters of the same process on another device. The last peers of `other` are used
+    /// if these counters have none.
     pub fn add(&mut self, other: &Counters) {
         let sum = |total: &mut u64, value: u64| *total = total.wrapping_add(value);
         sum(&mut self.sent, other.sent);
@@ -97,6 +98,5 @@ impl Counters {
         self.last_to = self.last_to.or(other.last_to);
         self.last_from = self.last_from.or(other.last_from);
         self.receiver_state |= other.receiver_state;
-        // Each device counts all adapters of its process.
     }
 }

@@ -69,7 +69,7 @@ pub struct LiveContext {
     self_locks: Arc<Locks>,
     /// All locks that were ever in force: a thread may still try an old one.
     old_locks: Mutex<Vec<Arc<Locks>>>,
-    /// The id of the composite that it is a member of; 0: none.
+    /// The id of the composite of which this context is a member; 0: none.
     composite: AtomicU32,
     poll_backoff: send_receive::PollBackoff,
     origin: ContextKind,

@@ -1,4 +1,4 @@
-//! Hazard slots: in them a process publishes the regions that it is copying into or out of. A
+//! Hazard slots, in which a process publishes the regions that it is copying into or out of. A
 //! process that unlocks a region waits until all copies of it have ended. Therefore no copy touches
 //! memory that later occupies the same addresses.
 //!
@@ -109,7 +109,7 @@ mod loom_tests {
     use loom::sync::{Arc, Mutex};
     use loom::thread;
 
-    /// Checks that no copy overwrites what the owner writes to a region after it has unlocked it.
+    /// Checks that no copy overwrites the bytes that the owner writes to a region after the unlock.
     fn check_no_copy_after_the_wait(is_serialized: bool) {
         loom::model(move || {
             let shared = Arc::new((CopyHazards::default(), AtomicU64::new(1), AtomicU64::new(0)));

@@ -52,8 +52,9 @@ impl DoorbellSender {
         Ok(DoorbellSender(socket))
     }
 
-    /// Rings the doorbell of `node`. False: try again with the next message. A full queue counts as
-    /// success, because the receiver wakes anyway. A missing receiver also counts as success.
+    /// Rings the doorbell of `node`. False: the caller tries again with the next message. A full
+    /// queue counts as success, because the receiver wakes anyway. A receiver that does not exist,
+    /// or that has connected its socket to another one (EPERM), also counts as success.
     pub(crate) fn ring(&self, nonce: [u64; 2], node: usize) -> bool {
         let Ok(address) = address(nonce, node) else { return false };
         match self.0.send_to_addr(&[1], &address) {

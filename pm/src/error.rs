@@ -41,7 +41,7 @@ pub enum Error {
     /// EMFILE: no descriptor is left.
     #[error("too many open files")]
     TooManyFiles,
-    /// EPERM: the function is reserved for SCore-D.
+    /// EPERM: the function is reserved for SCore-D, or the kernel denies permission.
     #[error("operation not permitted")]
     Permission,
     /// EAGAIN: the caller should try again later.

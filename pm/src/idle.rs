@@ -23,7 +23,7 @@ pub unsafe fn set_idle_word(word: *const AtomicU32, callback: IdleCallback) {
     IDLE_COUNT.store(word.cast_mut(), Ordering::Release);
 }
 
-/// Called by every send, before the message becomes visible.
+/// Called before a message becomes visible, and before a remote memory operation starts.
 #[inline(always)]
 pub(crate) fn before_send() {
     if is_idle() {

@@ -10,9 +10,9 @@ const FREE: u32 = 0;
 /// The lock is held because the context was handed over to another process.
 pub(crate) const HANDED_OVER: u32 = u32::MAX;
 
-/// One lock word, on its own pair of cache lines. It holds the id of the context that has taken it:
-/// a composite and its members share one lock, but a buffer must be released on the context that it
-/// was taken from.
+/// One lock word, on its own pair of cache lines. It contains the id of the context that has taken
+/// the lock. A composite and its members share one lock, but a buffer must be released on the
+/// context from which it was taken.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Lock {

@@ -33,7 +33,7 @@ const RERUN_REQUESTED: u32 = 2;
 const MAX_YIELDS: u32 = 100;
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_micros(50);
 
-/// A value that only one thread at a time may serve. One word says whether the lock is held and
+/// A value that only one thread at a time may serve. One word records whether the lock is held and
 /// whether a rerun is requested, so that one run costs two exchanges.
 pub(crate) struct ProgressLock<T> {
     state: AtomicU32,
@@ -52,7 +52,7 @@ impl<T> ProgressLock<T> {
     }
 
     /// Calls `serve` under the lock, and again as long as other threads request it meanwhile. If
-    /// another thread holds the lock, requests a rerun if `has_work` returns true: the holder then
+    /// another thread holds the lock and `has_work` returns true, requests a rerun. The holder then
     /// does all work that precedes this call.
     #[inline(always)]
     pub(crate) fn run_exclusive(&self, mut serve: impl FnMut(&mut T), has_work: impl Fn() -> bool) {

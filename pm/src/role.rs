@@ -1,5 +1,6 @@
 //! The role of this process. SCore-D opens PM devices and passes contexts to user processes (manual
-//! 1.2.4). So a process that attaches a context before it opens a device cannot open devices.
+//! 1.2.4). Therefore a process that attaches a context before it opens a device can open only
+//! composites.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +13,7 @@ const USER: u8 = 2;
 
 static ROLE: AtomicU8 = AtomicU8::new(NONE);
 
-/// Called before a device is opened. Permission: this is a user process.
+/// Called before a device other than a composite is opened. Permission: this is a user process.
 pub(crate) fn become_owner() -> PmResult<()> {
     match ROLE.compare_exchange(NONE, OWNER, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) | Err(OWNER) => Ok(()),

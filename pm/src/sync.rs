@@ -1,7 +1,7 @@
-//! Atomics, fences and prefetches. All data that threads or processes share uses these types, so
-//! that the tests can replace them by those of loom (`--cfg loom`).
+//! Atomics, fences and prefetches. Tests replace the types by those of loom (`--cfg loom`) to check
+//! the data that threads or processes share.
 
-// UNSAFETY: one prefetch instruction.
+// UNSAFETY: prefetch instructions.
 #![allow(unsafe_code)]
 
 #[cfg(loom)]
@@ -19,8 +19,8 @@ pub(crate) use std::thread::yield_now;
 #[cfg(loom)]
 pub(crate) fn compiler_fence(_: Ordering) {}
 
-/// A word with a single writer. Other threads may read it at any time, so it is atomic, but it
-/// needs no ordering: it compiles to plain loads and stores.
+/// A word with a single writer, which needs no read-modify-write. Other threads may read the word
+/// at any time. Only `get_acquire` and `set_release` order other accesses.
 #[derive(Default)]
 #[repr(transparent)]
 pub(crate) struct SingleWriterU64(AtomicU64);

@@ -4,7 +4,7 @@
 //! that thread belongs to PM. PM's threads serve the networks. They call no function of a context,
 //! create no threads, and unmap no memory that could be the program's. Therefore a program with one
 //! thread of its own needs no locks even if PM has threads. The library's thread count, which
-//! debuggers read, shows whether there are others.
+//! debuggers read, shows whether the program has other threads.
 
 // UNSAFETY: reads variables of the C library, and a count on a page of its own; names a thread.
 #![expect(unsafe_code)]
@@ -88,8 +88,8 @@ pub fn spawn(name: &str, stack: usize, run: impl FnOnce() + Send + 'static) -> i
     Ok(())
 }
 
-/// Names a thread at once, because the thread names itself only when it first runs. A process that
-/// exits before that must already recognise the thread as PM's: libscore then closes its contexts.
+/// Names a thread at once, because the thread names itself only when it first runs. At exit
+/// libscore closes the contexts only if all other threads have names of PM's threads.
 fn set_name(thread: &JoinHandle<()>, name: &str) {
     let Ok(name) = CString::new(name) else { return };
     // SAFETY: the handle is not joined and not detached yet, so that its thread id is valid, also

@@ -3,6 +3,7 @@
 //! than read, write or exit. A counting allocator detects allocations. These tests are a program of
 //! their own because of this allocator, and because no thread may hold a lock during their forks.
 
+// UNSAFETY: seccomp, fork and the counting allocator have no safe wrapper.
 #![allow(unsafe_code, missing_docs)]
 
 #[allow(dead_code, reason = "the program `pm` uses the rest")]
@@ -205,7 +206,7 @@ fn polls_that_progress_remote_memory_do_not_yield() {
     std::thread::spawn(check_polls_of_a_target).join().unwrap();
 }
 
-/// Sends `count` messages in each direction between two reliability machines, in turn.
+/// Sends `count` messages in each direction between two reliability machines, alternately.
 fn exchange_messages(
     machines: &mut [reliability::ReliabilityMachine; 2],
     now: &mut u64,

@@ -68,15 +68,15 @@ fn check_threads_are_distinguished() {
     std::thread::scope(|scope| {
         assert!(!scope.spawn(threads::is_only_app_thread).join().unwrap(), "the program had two");
     });
-    assert!(threads::is_only_app_thread(), "it has one again");
-    assert!(run_in_child(threads::is_only_app_thread), "a child has one, too");
+    assert!(threads::is_only_app_thread(), "the program has one thread again");
+    assert!(run_in_child(threads::is_only_app_thread), "a child has one thread");
     let child = || {
         start_pm_thread();
         let is_only_thread =
             std::thread::scope(|scope| scope.spawn(threads::is_only_app_thread).join().unwrap());
         !is_only_thread && threads::is_only_app_thread()
     };
-    assert!(run_in_child(child), "threads of a child are distinguished, too");
+    assert!(run_in_child(child), "threads of a child are distinguished");
 }
 
 fn lock_once() {

@@ -14,7 +14,7 @@ use crate::tree::StackTree;
 /// The number of steps that each frame costs, in addition to the steps of its ranges.
 pub const STEPS_OF_FRAME: usize = 16;
 
-/// The limits of a collector that runs in a process of several users. Ranks whose stacks exceed a
+/// The limits of a collector in a process that serves several users. Ranks whose stacks exceed a
 /// limit are reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CollectBounds {
@@ -28,7 +28,7 @@ pub struct CollectBounds {
 }
 
 impl Default for CollectBounds {
-    /// For a process of the user, only the trees are limited.
+    /// In a process of the user, only the trees are limited.
     fn default() -> Self {
         Self { bytes: usize::MAX, nodes: usize::MAX, steps: usize::MAX }
     }

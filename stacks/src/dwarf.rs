@@ -19,7 +19,8 @@ use gimli::{
 use crate::elf::{Elf, ReadAt};
 use crate::frame::SourceLine;
 
-/// Maximum number of reads of all queries to one file in one pass. The C library takes a million.
+/// Maximum number of reads of all queries to one file in one pass. The C library needs about a
+/// million.
 const MAX_READS: u64 = 16 << 20;
 /// Time limit for the addresses of one file in one pass. The remaining addresses get the names of
 /// symbols.

@@ -82,8 +82,8 @@ pub enum StackError {
     },
     /// The stack has too many frames or bytes.
     #[error(
-        "a stack of {frames} frames and {len} bytes: {MAX_STACK_FRAMES} and {MAX_ENCODED_LEN} \
-             at most may be sent; shorten it"
+        "a stack of {frames} frames and {len} bytes exceeds the limits of {MAX_STACK_FRAMES} \
+         frames and {MAX_ENCODED_LEN} bytes"
     )]
     TooLong {
         /// The number of frames, or 0 if they were not decoded.

@@ -42,8 +42,8 @@ pub fn fuzz(bytes: &[u8]) {
     }
 }
 
-/// Addresses to look up: the starts of segments and of sections with code, addresses spread over
-/// them, and some addresses that are never valid.
+/// Addresses to look up: addresses spread over sections with code, and some addresses that are
+/// hardly ever valid.
 fn addresses_of(module: &Module, bytes: &[u8]) -> Vec<u64> {
     let mut addresses = vec![0, 1, u64::MAX, u64::MAX / 2, bytes.len() as u64];
     let sections = module.elf.sections.iter().filter(|section| section.is_code());

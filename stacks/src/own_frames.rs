@@ -65,9 +65,9 @@ fn is_of_name(letter: char) -> bool {
     letter.is_alphanumeric() || letter == '_'
 }
 
-/// Replaces each sequence of frames of SCore in one module, with the functions of other crates that
-/// they call, by the outermost function that has a C name, or else by the outermost one. The first
-/// frame is the outermost.
+/// Replaces each sequence of frames of SCore in one module by one frame. The sequence includes the
+/// functions of other crates that SCore calls. The one frame is the outermost function that has a C
+/// name, or else the outermost function. The first frame is the outermost.
 pub fn fold(frames: Vec<(Frame, FunctionOrigin)>) -> Vec<Frame> {
     let mut folded: Vec<Frame> = Vec::with_capacity(frames.len());
     let mut frames = frames.into_iter().peekable();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use gimli::UnwindContext;
 
-use crate::capture::{Snapshot, ThreadCopy};
+use crate::capture::{Snapshot, ThreadCopy, ThreadSnapshot};
 use crate::cfi::{CallerFrame, CfiStep};
 use crate::maps::{self, Mapping};
 use crate::memory::StackCopy;
@@ -67,7 +67,7 @@ pub struct CodeFrame {
 pub struct TraceBackEntry {
     /// The stack pointer of the frame.
     pub frame_address: u64,
-    /// The return address of the frame, or 0 in the outermost frame.
+    /// The return address of the frame, or 0 if the frame has no caller.
     pub return_address: u64,
 }
 
@@ -99,25 +99,36 @@ pub struct UnwoundThread {
     pub end: StackEnd,
 }
 
-impl UnwoundThread {
-    /// The frames as addresses, with the innermost first. At most [`MAX_TRACE_BACK`] frames.
-    pub fn trace_back(&self) -> Vec<TraceBackEntry> {
-        let frames = self.frames.iter().map_while(|frame| match frame {
-            UnwoundFrame::Code(frame) => Some(frame),
-            UnwoundFrame::Omitted(_) => None,
-        });
-        let frames: Vec<_> = frames.take(MAX_TRACE_BACK).collect();
+/// Unwinds all threads of a snapshot.
+pub fn unwind(snapshot: &Snapshot, modules: &mut ModuleCache) -> Vec<UnwoundThread> {
+    walk_threads(snapshot, modules, |thread, frames, end| UnwoundThread {
+        tid: thread.tid,
+        name: thread.name.clone(),
+        is_uninterruptible: matches!(thread.copy, ThreadCopy::Uninterruptible { .. }),
+        frames: shorten(frames),
+        end,
+    })
+}
+
+/// The frames of each thread of a snapshot as addresses, with the innermost first. A thread has at
+/// most [`MAX_TRACE_BACK`] entries.
+pub fn trace_backs(snapshot: &Snapshot, modules: &mut ModuleCache) -> Vec<Vec<TraceBackEntry>> {
+    walk_threads(snapshot, modules, |_, frames, _| {
         let callers = frames.iter().skip(1).map(|caller| caller.instruction).chain([0]);
         let entries = frames.iter().zip(callers).map(|(frame, return_address)| TraceBackEntry {
             frame_address: frame.stack_pointer,
             return_address,
         });
-        entries.collect()
-    }
+        entries.take(MAX_TRACE_BACK).collect()
+    })
 }
 
-/// Unwinds all threads of a snapshot.
-pub fn unwind(snapshot: &Snapshot, modules: &mut ModuleCache) -> Vec<UnwoundThread> {
+/// Walks the stack of each thread, and makes a value of its frames.
+fn walk_threads<T>(
+    snapshot: &Snapshot,
+    modules: &mut ModuleCache,
+    make: impl Fn(&ThreadSnapshot, Vec<CodeFrame>, StackEnd) -> T,
+) -> Vec<T> {
     let mut space = AddressSpace { snapshot, modules, places: HashMap::new() };
     let mut context = UnwindContext::new();
     let deadline = Instant::now() + UNWIND_TIMEOUT;
@@ -130,13 +141,7 @@ pub fn unwind(snapshot: &Snapshot, modules: &mut ModuleCache) -> Vec<UnwoundThre
             }
             ThreadCopy::NotStopped => (Vec::new(), StackEnd::NotStopped),
         };
-        UnwoundThread {
-            tid: thread.tid,
-            name: thread.name.clone(),
-            is_uninterruptible: matches!(thread.copy, ThreadCopy::Uninterruptible { .. }),
-            frames: shorten(frames),
-            end,
-        }
+        make(thread, frames, end)
     });
     threads.collect()
 }

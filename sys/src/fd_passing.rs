@@ -75,7 +75,7 @@ pub fn try_receive(
 pub struct Datagram {
     /// The number of bytes in the buffer. 0: the peer has closed the socket.
     pub len: usize,
-    /// The descriptors. None if the datagram is not complete.
+    /// The descriptors. The list is empty if the datagram is not complete.
     pub fds: Vec<OwnedFd>,
     /// Whether the datagram is complete. If not, the datagram exceeds the buffer or the number of
     /// descriptors that the caller accepts, or this process may not have so many descriptors. All
@@ -83,7 +83,7 @@ pub struct Datagram {
     pub is_complete: bool,
 }
 
-/// Like [`try_receive`], into a buffer. Also returns the part of a longer datagram.
+/// Like [`try_receive`], but reads into a buffer. Also returns the beginning of a longer datagram.
 ///
 /// # Errors
 /// WouldBlock: no datagram has arrived.

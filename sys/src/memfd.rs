@@ -59,8 +59,7 @@ pub fn seal(memfd: impl AsFd, seals: Seals) -> io::Result<()> {
     Ok(())
 }
 
-/// The length of an object of another process. None: the object lacks one of the seals, so that its
-/// length may change.
+/// The length of an object of another process. Returns `None` if the object lacks one of the seals.
 ///
 /// # Errors
 /// See fcntl(2) and fstat(2). EINVAL: the descriptor is not a memfd.

@@ -5,13 +5,13 @@
 //! The calls of an event loop:
 //!
 //! - readable: read at most about 64 KiB and call [`Link::push`], then [`Link::next`] until it
-//!   returns none; at the end of the stream, [`Link::on_eof`] returns the reason;
+//!   returns `None`; at the end of the stream, [`Link::on_eof`] returns the reason;
 //! - writable: write from [`Link::outgoing`], then [`Link::mark_written`];
 //! - at [`Link::deadline`], after all received bytes were pushed: call [`Link::tick`];
 //! - at any error: try once to write the remaining bytes, log the error, close.
 //!
-//! The caller that accepts connections also has to limit how many are in the handshake at the same
-//! time. Each costs about 200 bytes here until its first flight is complete, and ends after
+//! The caller that accepts connections must also limit the number of concurrent handshakes. Each
+//! handshake uses about 200 bytes until its first flight is complete, and ends after
 //! [`LinkTimeouts::handshake_timeout`].
 
 use std::time::Duration;
@@ -76,8 +76,8 @@ pub struct Link {
     last_sent_at: MonotonicTime,
     /// The time of the event loop's last call.
     last_active_at: MonotonicTime,
-    /// The factors by which the timeouts of this side and, as announced, of the peer are longer
-    /// than usual.
+    /// The factors by which the timeouts are longer than usual: the factor of this side, and the
+    /// factor that the peer has announced.
     heartbeat_factor: u8,
     peer_heartbeat_factor: u8,
 }
@@ -234,9 +234,8 @@ impl Link {
         None
     }
 
-    /// Switches to slow heartbeats, or back. The peer is notified at once how long it may have to
-    /// wait. Slow heartbeats are for a link that has an alternative. No effect before the link is
-    /// open.
+    /// Switches to slow heartbeats, or back, and notifies the peer at once. Slow heartbeats are for
+    /// a link that has an alternative. The call has no effect before the link is open.
     ///
     /// # Errors
     /// The link has ended.

@@ -45,8 +45,8 @@ impl Subtree {
         (0..count).map(move |i| Subtree(boundary(i)..boundary(i + 1)))
     }
 
-    /// The subtree of the child that contains `position`. None for the root and for positions
-    /// outside.
+    /// The subtree of the child that contains `position`. Returns `None` for the root and for
+    /// positions outside.
     pub fn child_containing(&self, position: u32) -> Option<Subtree> {
         self.children().find(|child| child.0.contains(&position))
     }

@@ -9,7 +9,7 @@ use score_proto::nodeset::NodeSet;
 
 use crate::report_queue;
 
-/// The largest number of process statistics in one report.
+/// The largest number of list entries in one merged report.
 const MAX_USAGES: usize = 4096;
 
 /// The largest number of bytes of PMI entries in one merged report.

@@ -1,6 +1,6 @@
-//! Links the shared objects with a soname and a named symbol version, exporting only the names of
-//! that version, and links objects against libpm.so and libscore.so. Called by the build scripts of
-//! their packages.
+//! Links the shared objects with a soname and a named symbol version, so that they export only the
+//! names of that version. Links other objects against libpm.so and libscore.so. Build scripts call
+//! this crate.
 //!
 //! rustc hides symbols with a version script without a name. GNU ld refuses such a script together
 //! with one that has a name. Therefore this crate makes the compiler use `ffi-c/link/ld.bfd` as its
@@ -35,7 +35,7 @@ const SCORE: Library = Library {
     prefixes: &["sc_", "score_"],
 };
 
-/// Links the package's shared object with this soname and this version script, and makes a link
+/// Links the package's shared object with this soname and this version script. Also makes a link
 /// `soname -> name` in the same directory, so that programs run from the build tree.
 pub fn shared_object(name: &str, soname: &str, map: &str) {
     let directory = directory();
@@ -99,8 +99,8 @@ pub fn search_folder_above() {
 }
 
 /// Links the package's shared object against a library that may not have been linked yet, because
-/// cargo cannot express a dependency on another package's shared object. Therefore a stub with its
-/// soname, symbols and version takes its place.
+/// cargo cannot express a dependency on another package's shared object. Therefore a stub replaces
+/// the library. It has the same soname, symbols and version.
 fn against(library: &Library) {
     let map = directory().join(library.map);
     let out = out_dir();

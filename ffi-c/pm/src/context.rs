@@ -1,4 +1,4 @@
-//! Contexts: pm_context(3).
+//! Contexts: pm(3).
 
 // UNSAFETY: exports C functions, which take pointers; the rule is that of the crate.
 #![expect(unsafe_code)]
@@ -203,7 +203,7 @@ unsafe extern "C" fn pmSaveContext(pmc: *mut Context, buf: *mut u8, sizep: *mut 
         let (pmc, size) = unsafe { (Context::from_ptr(pmc)?, in_out(sizep)?) };
         let capacity = *size;
         *size = pmc.save_size()?;
-        // A buffer that is too small is not accessed: the caller requests the size.
+        // A buffer that is too small may be NULL, because the caller only requests the size.
         if capacity < *size {
             return Err(Error::NoSpace);
         }

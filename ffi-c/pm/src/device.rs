@@ -1,4 +1,4 @@
-//! Devices: pm_device(3).
+//! Devices: pm(3).
 
 // UNSAFETY: exports C functions, which take pointers; the rule is that of the crate.
 #![expect(unsafe_code)]
@@ -29,7 +29,7 @@ pub struct DeviceConfig {
     pub option: c_ulong,
 }
 
-/// An open device and the process that opened it: a child of fork() has none.
+/// An open device, and the process that opened it. A child of fork() has no devices.
 struct OpenDevice {
     device: Arc<Device>,
     process: u32,

@@ -2,7 +2,7 @@
 //! comments document them. They check the arguments from C and call [`score_pm`].
 //!
 //! # Safety
-//! One safety rule holds for all; C cannot express it, but pm.h states it. A pointer is NULL, or it
+//! All functions have one safety rule, which pm.h states. A pointer is NULL, or it
 //! points to an object as its type and the function's comment require, for the duration of the
 //! call. A context or device came from a function of this library (and may have been closed since).
 //! For NULL, a function returns EINVAL.

@@ -1,7 +1,7 @@
-//! Messages: pm_message(3). The entry points of messaging (docs/dev/messages.md).
+//! Messages: pm(3). The entry points of messaging (docs/dev/messages.md).
 //!
 //! The four functions that every message uses try the fast path first. The slow path is a tail
-//! call, so that they need no stack frame.
+//! call, so that these functions need no stack frame.
 
 // UNSAFETY: exports C functions, which take pointers; the rule is that of the crate.
 #![expect(unsafe_code)]

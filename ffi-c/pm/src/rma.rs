@@ -1,4 +1,4 @@
-//! Remote memory access: pm_remote(3). Also checkpoint and migration, which no device offers yet:
+//! Remote memory access: pm(3). Also checkpoint and migration, which no device offers yet:
 //! these functions check their context and return ENOSYS.
 
 // UNSAFETY: exports C functions, which take pointers; the rule is that of the crate.

@@ -1,4 +1,4 @@
-//! Blocking receive: pm_select(3), manual 3.3.
+//! Blocking receive: pm(3), manual 3.3.
 
 // UNSAFETY: exports C functions, which take pointers; the rule is that of the crate.
 #![expect(unsafe_code)]

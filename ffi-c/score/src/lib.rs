@@ -1,5 +1,5 @@
-//! libscore.so: only the C functions and variables of `score_runtime`. Those of PM stay undefined
-//! here and are resolved from libpm.so.
+//! libscore.so: only the C functions and variables of `score_runtime`. The functions of PM stay
+//! undefined here, and the loader finds them in libpm.so.
 #![forbid(unsafe_code)]
 
 extern crate score_runtime as _;

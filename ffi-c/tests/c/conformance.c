@@ -508,7 +508,7 @@ static int user(int socket) {
 static pid_t other;
 static int to_other;
 
-/* Before PM has any object. */
+/* Must run before this process uses PM. */
 static void start_another_process(void) {
     int ends[2];
 
@@ -524,7 +524,7 @@ static void start_another_process(void) {
     close(ends[1]);
 }
 
-/* Node 1 of channel 1 is the other process, node 0 this one. */
+/* Node 1 of channel 1 is the other process. Node 0 is this process. */
 static void another_process(void) {
     pmContext *here = NULL, *there = NULL;
     caddr_t buf = NULL;

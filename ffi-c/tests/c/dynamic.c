@@ -1,4 +1,4 @@
-/* Uses libpm.so as a foreign-function interface does: opened at run time, symbols by name. */
+/* Opens libpm.so at run time and looks up symbols by name, like a foreign-function interface. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

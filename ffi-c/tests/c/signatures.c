@@ -47,7 +47,7 @@ int pmGetMmapInfo(pmMmapInfo *mip, int *sizep);
 #error "PM_NODE_ANY is a node, or the option bits overlap"
 #endif
 
-/* The members of the manual's structures, in any order of evaluation: names and types. */
+/* The members of the manual's structures have these names and types. */
 static const char *const *type_of(const pmContextConfig *config) {
     return &config->type;
 }

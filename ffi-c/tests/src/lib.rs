@@ -20,8 +20,9 @@ pub fn source(name: &str) -> PathBuf {
     ffi_c().join("tests/c").join(name)
 }
 
-/// The directory with the libraries and compiler wrappers. `HARNESS_BIN_DIR` names a directory in
-/// which they are built already; otherwise they are built first, in the profile of these tests.
+/// The directory with the libraries and compiler wrappers. If the environment variable
+/// `HARNESS_BIN_DIR` is set, it names the directory. Otherwise the first call builds the libraries
+/// and wrappers, in the profile of these tests.
 pub fn build_dir() -> &'static Path {
     static BUILD_DIR: OnceLock<PathBuf> = OnceLock::new();
     BUILD_DIR.get_or_init(|| match std::env::var_os("HARNESS_BIN_DIR") {
@@ -50,7 +51,7 @@ fn build() -> PathBuf {
     directory.to_path_buf()
 }
 
-/// The installed C compilers, or C++ compilers if `is_cxx`; reports once which are missing.
+/// The installed C compilers, or C++ compilers if `is_cxx`. Reports the others as skipped.
 pub fn compilers(is_cxx: bool) -> Vec<&'static str> {
     let all = if is_cxx { ["g++", "clang++"] } else { ["gcc", "clang"] };
     let is_installed = |name: &&str| {

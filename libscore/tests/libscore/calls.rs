@@ -265,6 +265,6 @@ fn a_forked_child_is_no_node_and_does_not_affect_its_parent() {
     assert_eq!(shepherd.word(0, area::USR0) & 0xff, 0);
     assert_eq!(shepherd.word(0, area::IDLE_THREADS), 1);
     shepherd.nodes[0].process.send_line("barrier");
-    assert!(matches!(shepherd.nodes[0].serve(0), Call::Barrier { .. }), "nor its socket");
+    assert!(matches!(shepherd.nodes[0].serve(0), Call::Barrier { .. }), "the parent's socket");
     assert_eq!(shepherd.nodes[0].process.read_line(), "0");
 }

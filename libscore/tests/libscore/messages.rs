@@ -28,7 +28,7 @@ fn every_node_reaches_every_other_node_and_not_itself() {
 }
 
 #[test]
-fn a_process_that_exits_is_marked_in_the_segment_and_sends_to_it_vanish() {
+fn a_process_that_exits_is_marked_in_the_segment_and_messages_to_it_are_dropped() {
     let mut shepherd = Shepherd::welcome(&build::node(), 2);
     let exited = |shepherd: &Shepherd| {
         shepherd.device.as_ref().unwrap().counters(1).unwrap().receiver_state & 2

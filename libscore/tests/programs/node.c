@@ -85,7 +85,7 @@ static void calls(int count) {
 
 static void on_signal(int number) { (void)number; }
 
-/* Deeper calls overflow the stack, at which no handler can run that has no stack of its own. */
+/* A large depth overflows the stack. Only a handler with its own stack can run then. */
 static volatile char *volatile nowhere;
 
 static int fault(int depth) {

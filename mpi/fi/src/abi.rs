@@ -1,7 +1,6 @@
-//! The part of libfabric's binary interface that a provider needs: fabric.h, fi_domain.h,
-//! fi_endpoint.h, fi_eq.h, fi_tagged.h, fi_cm.h and fi_prov.h of version 1.5 and later. Objects
-//! start with a [`Fid`]. Tables of functions start with their size. Later versions append members,
-//! which are not declared here. `tests/layout.rs` compares this file with the headers.
+//! The part of libfabric's binary interface that a provider needs, of version 1.5 and later.
+//! Objects start with a [`Fid`]. Tables of functions start with their size. Later versions append
+//! members, which are not declared here. `tests/layout.rs` compares this file with the headers.
 //!
 //! A function in a table is an [`Op`] of unknown type. Therefore one function without arguments can
 //! be the entry for all operations that the provider does not support.

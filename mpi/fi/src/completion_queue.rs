@@ -17,7 +17,7 @@ use crate::serialized::Serialized;
 use crate::waiting::left_ms;
 use crate::{failed, failed_call, waiting};
 
-/// How often a waiting read polls before it yields the processor.
+/// How often a waiting read polls before it yields the processor or sleeps.
 const POLLS_BEFORE_YIELD: u32 = 1000;
 
 #[repr(C)]
@@ -225,8 +225,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Like `read`, but waits for the first entry: for `timeout` ms, or without limit if `timeout`
-    /// is negative.
+    /// Like `read`, but waits for the first entry: at most `timeout` ms, or without limit if
+    /// `timeout` is negative.
     ///
     /// # Safety
     /// See `read`.

@@ -37,8 +37,8 @@ const CREDIT_TRIES: u32 = 512;
 /// The receiver reads a message of this length or more from the sender's memory, which avoids one
 /// of two copies.
 const MIN_READ_LEN: usize = 16 << 10;
-/// The limit, in bytes, for copies of messages that were sent with `FI_INJECT` and that their
-/// receivers have not fetched. Beyond this limit such sends return `FI_EAGAIN`.
+/// The limit, in bytes, for copies of messages and writes with `FI_INJECT` that their receivers
+/// have not fetched. Beyond this limit such calls return `FI_EAGAIN`.
 const MAX_COPIED: usize = 32 << 20;
 
 /// The numbers of the queues of an endpoint.

@@ -14,7 +14,7 @@ use crate::serialized::Serialized;
 use crate::waiting::left_ms;
 use crate::{failed, waiting};
 
-/// How often a waiting thread polls before it yields the processor.
+/// How often a waiting thread polls before it yields the processor or sleeps.
 const POLLS_BEFORE_YIELD: u32 = 1000;
 
 #[repr(C)]
@@ -153,7 +153,7 @@ unsafe extern "C" fn seterr(counter: *mut Counter, value: u64) -> c_int {
     unsafe { &*counter }.change(|(old, _)| (old, value))
 }
 
-/// fi_cntr_wait(3): waits for `timeout` ms, or without limit if `timeout` is negative. The wait
+/// fi_cntr_wait(3): waits at most `timeout` ms, or without limit if `timeout` is negative. The wait
 /// ends early if an operation fails.
 unsafe extern "C" fn wait(counter: *mut Counter, threshold: u64, timeout: c_int) -> c_int {
     // SAFETY: see `read`.

@@ -127,8 +127,8 @@ fn flush(core: &Serialized<CoreState>, number: usize) {
         if Instant::now() > deadline {
             let (seconds, node) = (CLOSE_TIMEOUT.as_secs(), core.with(|core| core.self_node));
             eprintln!(
-                "libpm-fi: node {node}: its last messages were not received within {seconds} s; \
-                 they are dropped"
+                "libpm-fi: node {node}: other nodes have not received its last messages within \
+                 {seconds} s; the messages are dropped"
             );
             return;
         }

@@ -15,13 +15,13 @@ use score_p2p::{
 
 use crate::pm_network::{self, PmNetwork};
 
-/// The PM context of the process, which is joined when it is first used.
+/// The PM context of the process.
 struct Shared {
-    /// The network. None: this process has not joined its job yet.
+    /// The network. None: this process has not joined its job yet. The first use joins the job.
     network: Option<PmNetwork>,
 }
 
-/// The PM context of the process.
+/// The PM context of the process. A clone refers to the same context.
 #[derive(Clone)]
 pub(crate) struct SharedNetwork(Rc<RefCell<Shared>>);
 

@@ -13,7 +13,7 @@ use crate::{fabric, info, job, kernel_symbols};
 const OLDEST_API_VERSION: u32 = 1 << 16 | 5;
 
 /// The entry point, which libfabric calls when it has loaded the provider (fi_prov.h). It passes
-/// its return address on, which is inside of the libfabric that has called.
+/// its return address to `provider`. That address is inside the calling libfabric.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]

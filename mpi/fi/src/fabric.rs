@@ -1,7 +1,7 @@
 //! The fabric, from which domains are opened, event queues, and fi_trywait(3): fi_fabric(3),
 //! fi_eq(3).
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 
 use crate::abi::*;
 use crate::completion_queue::CompletionQueue;
@@ -51,7 +51,7 @@ static EVENT_QUEUE_OPS: FiOpsEq = FiOpsEq {
     readerr: op!(read_no_event as unsafe extern "C" fn() -> _),
     write: UNSUPPORTED,
     sread: op!(read_no_event as unsafe extern "C" fn() -> _),
-    strerror: UNSUPPORTED,
+    strerror: op!(explain_no_event as unsafe extern "C" fn() -> _),
 };
 
 /// fi_eq_open(3). The provider reports no events.
@@ -81,6 +81,11 @@ unsafe extern "C" fn close_event_queue(event_queue: *mut FidEq) -> c_int {
 
 unsafe extern "C" fn read_no_event() -> isize {
     failed_call(libc::EAGAIN)
+}
+
+/// fi_eq_strerror(3), which returns a string and not an error number.
+unsafe extern "C" fn explain_no_event() -> *const c_char {
+    c"the provider reports no events".as_ptr()
 }
 
 /// fi_trywait(3): whether a program may wait on the descriptors of these queues and counters.

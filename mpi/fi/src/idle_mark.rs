@@ -1,11 +1,15 @@
 //! Idle flags of threads that wait in an MPI call (manual 3.5.2). SCore detects deadlocks by these
 //! flags (docs/dev/deadlock.md).
 //!
-//! A thread is marked idle if it has polled without success for a while in the same MPI call, if
-//! only a message can end that call, and if it has nothing to send. `libscore-mpi.so` records the
-//! current MPI call. Without that library no thread is marked. The thread becomes busy again before
-//! it releases a message, before it sends one, and before it leaves the call. While no thread is
-//! idle, this costs a load for each message.
+//! The provider marks a thread idle under three conditions:
+//!
+//! - The thread has polled without success for a while in the same MPI call.
+//! - Only a message can end that call.
+//! - The process has nothing to send.
+//!
+//! `libscore-mpi.so` records the current MPI call. Without that library no thread is marked. The
+//! thread becomes busy again before it releases a message, before it sends one, and before it
+//! leaves the call. While no thread is idle, this costs a store and a load for each message.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
@@ -90,7 +94,7 @@ impl CallNotes {
 }
 
 /// Marks the calling thread busy. Called after a message was received and before it is released,
-/// and before a message is sent.
+/// and before a message is sent or a read or write of remote memory starts.
 #[inline(always)]
 pub(crate) fn become_busy() {
     EMPTY_POLLS.store(0, Ordering::Relaxed);

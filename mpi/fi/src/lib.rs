@@ -6,7 +6,7 @@
 //! | `abi.rs` | libfabric's binary interface |
 //! | `entry_point.rs`, `library.rs` | the entry point, and the libfabric that has called it |
 //! | `properties.rs` | the name and the limits of the provider |
-//! | `job.rs` | whether this process is in a job |
+//! | `job.rs` | whether this process is in a job, and whether its MPI library is MPICH |
 //! | `info.rs` | the capabilities of the provider: fi_getinfo(3) |
 //! | `fabric.rs` | fabrics, event queues, fi_trywait(3) |
 //! | `domain_calls.rs`, `domain.rs` | domains, from which the other objects are opened |

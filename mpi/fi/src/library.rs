@@ -1,5 +1,6 @@
 //! The libfabric that has loaded the provider. A process may have several copies of libfabric,
-//! which may be hidden from each other. Functions are therefore looked up in the copy that calls.
+//! which may be hidden from each other. The provider therefore looks functions up in the copy that
+//! has loaded it.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -18,10 +19,10 @@ pub(crate) struct Library {
     freeinfo: FreeInfo,
 }
 
-/// The libfabric that has called last. It is never freed.
+/// The libfabric that has loaded the provider last. It is never freed.
 static LIBRARY: AtomicPtr<Library> = AtomicPtr::new(null_mut());
 
-/// Records that `library` has called last.
+/// Records that `library` has loaded the provider.
 pub(crate) fn set_current(library: Library) {
     LIBRARY.store(Box::into_raw(Box::new(library)), Ordering::Release);
 }

@@ -89,7 +89,7 @@ pub(crate) unsafe fn receive_segment(
     endpoint.post_receive(Incoming { buffer, address, tag, flags, context })
 }
 
-/// Sends a message. `buffer` and `flags` as in [`receive`].
+/// Sends a message. `buffer` and `flags` have the same meaning as in [`receive`].
 ///
 /// # Safety
 /// `endpoint` is open.

@@ -34,8 +34,8 @@ unsafe extern "C" fn succeeds() -> c_int {
     0
 }
 
-/// The entry for operations that the provider does not support. All functions in libfabric's tables
-/// return an integer, and the caller removes the arguments from the stack.
+/// The entry for operations that the provider does not support. It fits all functions that return
+/// an integer, because the caller removes the arguments from the stack.
 pub(crate) const UNSUPPORTED: Op = op!(unsupported as unsafe extern "C" fn() -> isize);
 
 /// The entry for operations that need no action.

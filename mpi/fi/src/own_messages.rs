@@ -1,14 +1,14 @@
 //! Active messages of MPICH that a process sends to itself.
 //!
-//! MPICH sends active messages without tags. Those to the same process use a queue of its own, and
-//! a call that waits looks at this queue after it has read the completion queue here. Suppose that
-//! a program starts an operation on its own memory, and then one on memory of another process. A
-//! third process may see the second operation, and start an operation on the same memory as the
+//! MPICH sends active messages without tags. Messages from a process to itself use a queue inside
+//! MPICH. A call that waits checks this queue after it has read the completion queue here. Suppose
+//! that a program starts an operation on its own memory, and then one on memory of another process.
+//! A third process may see the second operation, and start an operation on the same memory as the
 //! first one. This operation would overtake the first one. MPI permits this, but the locks of
 //! `mpi4py.util.sync` would then wait for ever.
 //!
 //! Therefore the first read after an untagged message was sent returns no untagged message. MPICH
-//! looks at its own queue before the second read.
+//! checks its own queue before the second read.
 
 use crate::job;
 
@@ -17,9 +17,9 @@ use crate::job;
 pub(crate) enum OwnMessages {
     /// The MPI library has no such queue.
     NeverWaiting,
-    /// MPICH has looked at its queue since this process has sent a message.
+    /// MPICH has checked its queue since this process has sent a message.
     LookedAt,
-    /// The process has sent a message, and MPICH may not have looked at its queue since.
+    /// The process has sent a message, and MPICH may not have checked its queue since.
     MayWait,
 }
 

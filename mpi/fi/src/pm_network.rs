@@ -21,7 +21,7 @@ use pm_accesses::PmAccesses;
 
 /// Environment variables that launchers of MPI programs set: PMI (MPICH) and PMIx (Open MPI).
 const MPI_ENV: [&str; 2] = ["PMI_FD", "PMIX_NAMESPACE"];
-/// Environment variables that scored sets: the number of this node, and the number of nodes.
+/// Environment variables that the shepherd sets: the number of this node, and the number of nodes.
 const SELF_NODE_ENV: &str = "SCORE_SELF_NODE";
 const NUM_NODE_ENV: &str = "SCORE_NUM_NODE";
 

@@ -1,5 +1,5 @@
 //! Reads and writes of memory of other nodes: fi_rma(3). A write completes when its bytes have
-//! arrived, whatever completion level the program requests.
+//! arrived, regardless of the completion level that the program requests.
 
 use std::ffi::c_void;
 

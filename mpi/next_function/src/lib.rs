@@ -42,11 +42,11 @@ impl NextFunction {
     }
 }
 
-/// The next function of this name in the order of symbol lookup. If there is none, the function of
-/// the first library that was loaded after the calling one. A library that was opened for one
-/// module only is not in the order of symbol lookup; mpi4py opens MPI in this way. Libraries that
-/// were loaded before, such as another preloaded one, are not searched, because their function of
-/// this name calls the function of this library.
+/// Returns the next function of this name in the order of symbol lookup. If there is none, searches
+/// the libraries that were loaded after the calling library. A library that was opened for one
+/// module only is not in the order of symbol lookup; mpi4py opens MPI in this way. Earlier
+/// libraries, such as another preloaded one, are not searched, because their function of this name
+/// calls the function of this library.
 pub fn find(name: &CStr) -> Option<*mut c_void> {
     let is_found = |address: &*mut c_void| !address.is_null();
     // SAFETY: the argument is a C string.

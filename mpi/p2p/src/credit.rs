@@ -23,7 +23,7 @@ struct PeerCredit {
     received: u32,
     /// The part of `received` that was used, and can be returned.
     used: u32,
-    /// How often a message to the peer had no credit since the peer last returned some.
+    /// How often a message to the peer had no credit since the peer last returned credit.
     denials: u32,
 }
 
@@ -69,8 +69,8 @@ impl Credit {
         }
     }
 
-    /// Whether the program should retry a message to `node` that has no credit; at most `tries`
-    /// times.
+    /// Whether the program should retry a message to `node` that has no credit. Returns true
+    /// at most `tries` times.
     pub(crate) fn is_worth_a_wait(&mut self, node: u32, tries: u32) -> bool {
         let Some(peer) = self.peers.get_mut(node as usize) else { return false };
         if peer.denials == tries {

@@ -11,12 +11,14 @@
 //! | `engine.rs` | the calls of the program, and progress |
 //! | `state.rs`, `completions.rs` | the state of a node, and its completion queue |
 //! | `arrivals.rs` | handling of arriving messages |
-//! | `transfers.rs` | rendezvous: data that the receiver reads or requests |
+//! | `transfers.rs` | rendezvous: the state of transfers |
+//! | `transfer_protocol.rs` | rendezvous: data that the receiver reads or requests |
+//! | `node_queues.rs` | pending work for each node |
 //! | `progress.rs` | the part of a transfer that needs the network |
 //! | `regions.rs` | memory that is open to other nodes |
 //! | `remote_memory.rs` | reads and writes of remote memory |
 //! | `atomic.rs`, `remote_atomics.rs` | atomic operations on remote memory |
-//! | `copies.rs` | the limit on copies of messages whose memory the program reuses |
+//! | `transfers/copies.rs` | the limit on copies of messages whose memory the program reuses |
 //! | `counts.rs` | the numbers of operations that have ended |
 //! | `credit.rs` | the limit on messages that no receive is posted for |
 //! | `memory.rs` | the program's memory |
@@ -30,9 +32,10 @@
 //! is not bounded.
 //!
 //! The network itself reads and writes the memory of another node (manual 3.6), if the region and
-//! the buffer are contiguous. For atomic operations, for writes that carry a number, and if the
-//! memory is not contiguous, the origin sends a message. The target executes the request when it
-//! makes progress. It first checks the region, its access rights and each address.
+//! the buffer are contiguous. The region must also be open for both reading and writing. In other
+//! cases, and for atomic operations and writes that carry a number, the origin sends a message. The
+//! target executes the request when it makes progress. It first checks the region, its access
+//! rights and each address.
 //!
 //! This crate does not block and makes no system calls: [`Engine`] uses a [`Network`]. Messages of
 //! one sender are matched in the order in which they were sent, and receives in the order in which

@@ -426,7 +426,7 @@ impl<T> UnexpectedMessages<T> {
     /// Adds a message after all others.
     pub(crate) fn add(&mut self, origin: Origin, value: T) {
         let sequence = self.classes.next_sequence();
-        // The slot fits into 32 bits, because 2^32 entries would take 96 GiB.
+        // The slot fits into 32 bits, because 2^32 entries would take at least 96 GiB.
         let slot = self.entries.insert(UnexpectedEntry { sequence, origin, value }) as u32;
         for class in &mut self.classes.classes {
             class.push(class.rule.key(origin), slot);

@@ -175,7 +175,8 @@ pub struct ReceiveOperation {
 pub enum PeekMode {
     /// Leaves the message in the queue.
     Look,
-    /// Keeps the message for [`Engine::receive_claimed`] with the same context.
+    /// Keeps the message for [`Engine::receive_claimed`](crate::Engine::receive_claimed) with the
+    /// same context.
     Claim,
     /// Drops the message.
     Discard,

@@ -46,7 +46,7 @@ impl<N: Network> Engine<N> {
 
     /// Closes a region to other nodes. Returns whether this was its last registration. If so, the
     /// program calls [`Engine::forget_region`] of all engines that share the regions. The program
-    /// must not reuse the memory while [`Engine::is_region_in_use`].
+    /// must not reuse the memory while [`Engine::is_region_in_use`] returns true.
     pub fn unregister(&mut self, key: u64) -> bool {
         let Some((buffer, is_removed)) = self.state.regions.remove(key) else { return false };
         if key >= FIRST_HANDLE {

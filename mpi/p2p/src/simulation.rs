@@ -1,6 +1,7 @@
 //! A simulation of several nodes and a network, driven by a seed. Each program sends, posts, peeks
-//! and cancels at random. The network delays messages, is full, and fails to read at random. A
-//! plain list for each node determines which receive gets which message.
+//! and cancels at random, and uses remote memory. The network delays messages, is full, and fails
+//! to read and write at random. A plain list for each node determines which receive gets which
+//! message.
 
 mod copies;
 mod network;

@@ -40,7 +40,7 @@ pub(crate) enum OutgoingPurpose {
     Write { target: RemoteAddress, data: Option<u64> },
     /// An atomic operation without a result.
     Atomic,
-    /// An answer to a request of the other node. The bytes are in the region with this key.
+    /// An answer to a request of the other node, which concerns the region with this key.
     Answer { key: u64 },
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct IncomingTransfer {
     pub(crate) origin: Origin,
     pub(crate) purpose: IncomingPurpose,
     pub(crate) announcement: Announcement,
-    /// The number of bytes that fit into the buffer.
+    /// The number of bytes to transfer: as many as fit into the buffer.
     pub(crate) wanted: usize,
     /// The number of bytes that have arrived as fragments. None: no fragments were requested.
     pub(crate) arrived: Option<usize>,
@@ -198,7 +198,7 @@ impl AccessQueue {
         self.started.values().any(|started| *started == access)
     }
 
-    /// Whether the network writes the bytes of this outgoing transfer to `node`, or will.
+    /// Whether the network writes, or will write, the bytes of this outgoing transfer to `node`.
     pub(crate) fn has_write(&self, node: u32, send_id: u32) -> bool {
         let write = Access::Write(send_id);
         self.is_started(write) || self.waiting.contains(node, &write)

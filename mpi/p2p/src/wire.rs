@@ -13,7 +13,7 @@
 //! |---|---|---|---|---|
 //! | 0 | kind, flags, source | | | |
 //! | 1 | key | key | key | number |
-//! | 2 | address | address | address | |
+//! | 2 | offset | offset | offset | |
 //! | 3 | sender's number | length | operation, type, count, number | |
 //! | 4 | data, if present | receiver's number | | |
 //! | 5 | length, if no payload follows | | | |
@@ -144,16 +144,17 @@ pub enum Header {
         /// The number of bytes.
         len: u64,
     },
-    /// A part of an announced message. The bytes follow the header.
+    /// A part of the bytes that the receiver has requested by `Pull`, `Read` or `Atomic`. The part
+    /// follows the header.
     Fragment {
-        /// The receiver's number of the message.
+        /// The receiver's number of the transfer.
         receive_id: u32,
         /// The offset of the part, in bytes.
         offset: u64,
     },
-    /// The receiver needs nothing more of an announced message.
+    /// The receiver needs nothing more of a message, or has executed an operation.
     Finished {
-        /// The sender's number of the message.
+        /// The sender's number of the message or operation.
         send_id: u32,
     },
     /// The receiver returns credit for eager messages that it has used.

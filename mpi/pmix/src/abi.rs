@@ -1,5 +1,5 @@
-//! The declarations of libpmix, versions 4.2 to 5, that a server needs. [`tests/layout.rs`]
-//! compares them with the headers of libpmix.
+//! The declarations of libpmix, versions 4.2 to 5, that a server needs. `tests/layout.rs` compares
+//! them with the headers of libpmix.
 
 use std::ffi::{c_char, c_int, c_void};
 

@@ -77,8 +77,7 @@ pub fn of_namespace(setup: &PmixSetup, namespace: &PmixNamespace) -> Facts {
     for host in hosts() {
         let ranks = setup.ranks_of(host);
         for rank in ranks.clone() {
-            // The standard has 16 bits for it, and numbers the ranks of all programs of a host in
-            // the same way.
+            // The standard has 16 bits for the local rank and for the node rank.
             let local_rank = u16::try_from(rank - ranks.start).unwrap_or(u16::MAX);
             let process = vec![
                 (keys::RANK, Value::Rank(rank)),

@@ -1,5 +1,5 @@
 //! Keys of the PMIx standard, under their names in pmix_common.h without the prefix PMIX_.
-//! [`tests/layout.rs`] compares them with that header.
+//! `tests/layout.rs` compares them with that header.
 
 macro_rules! keys {
     ($($name:ident: $key:literal;)*) => {

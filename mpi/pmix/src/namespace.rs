@@ -113,9 +113,9 @@ impl<C> Namespace<C> {
         self.queue(fence).received.extend_from_slice(entries);
     }
 
-    /// Ends a fence that all participating ranks have entered. Returns the waiting call, the data
-    /// of all hosts, and the data to report for the next fence, if the ranks of this host have
-    /// already entered it.
+    /// Ends a fence that all participating ranks have entered. Returns the waiting call and the
+    /// data of all hosts. If the ranks of this host have already entered the next fence, also
+    /// returns the data to report for the next fence.
     pub fn end_fence(
         &mut self,
         fence: &Option<SubsetFence>,

@@ -181,7 +181,7 @@ impl Server {
     pub fn report(&self, report: &PmixReport) {
         let mut bytes = Vec::new();
         if frame::encode(report, &mut bytes).is_err() {
-            // The shepherd also refuses some shorter reports than the longest that fit.
+            // The shepherd has lower limits, and also refuses reports that fit into a frame.
             let reason = format!(
                 "the processes of a program on one host have put more than {} bytes for others \
                  into PMIx",

@@ -123,7 +123,7 @@ fn declarations_agree_with_the_headers() {
         let wrong = check(&(expression.to_owned(), wrong_value));
         assert!(!compiles(&include, "wrong", &format!("{start}{wrong}")), "a test that can fail");
     }
-    // Members that are not declared here are in between, and all later members follow.
+    // The structure of libpmix must end within `later`, which has room for its other members.
     let module = "sizeof(pmix_server_module_t)";
     let behind = offset_of!(ServerModule, later);
     let bounds = format!(

@@ -1,8 +1,8 @@
 //! Hides /proc/kallsyms from libfabric. When libfabric is first used, it starts all of its
 //! providers, including those that FI_PROVIDER excludes. From version 1.17 on, the verbs provider
 //! then reads /proc/kallsyms twice, to find out whether the kernel can register GPU memory. The
-//! kernel generates a line for each symbol, which takes 40 to 80 ms of CPU time in each process of
-//! a job.
+//! kernel generates a line for each symbol, which takes tens of milliseconds of CPU time in each
+//! process of a job.
 //!
 //! While libfabric starts its providers and verbs is excluded, the starting thread cannot open that
 //! file. The provider of PM, which libfabric starts before its own providers, switches the hiding

@@ -1,6 +1,6 @@
 //! `libscore-preload.so`, which is preloaded into the processes of MPI programs. It depends on no
-//! other library of SCore. It has no cost in processes that do not use MPI, such as a shell that
-//! starts the program.
+//! other library of SCore. In processes that do not use MPI, such as a shell that starts the
+//! program, it only installs the fault handlers.
 //!
 //! | file | contents |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! Replaces sched_yield(2). MPI libraries call it at each empty poll, and the call takes several
-//! times as long as a message. A process that has its processor to itself gains nothing from it. A
-//! process that shares its processor must make it at each empty poll: otherwise the process that
-//! has the next message waits until the kernel takes the processor away.
+//! times as long as a message. A process that has its processor to itself gains nothing from the
+//! call. A process that shares its processor must make the call at each empty poll. Otherwise the
+//! process that has the next message waits until the kernel takes the processor away.
 //!
 //! The duration of the call shows whether another thread ran meanwhile. If not, the next calls
 //! return at once, and their number grows from call to call. PM does the same with its own polls
@@ -21,14 +21,14 @@ const UNCONTENDED_YIELD_WINDOW: Duration = Duration::from_nanos(1500);
 const MIN_UNCONTENDED_YIELDS: u32 = 8;
 
 /// How many calls return at once before the next call enters the kernel. All threads share this
-/// number and the next one. Lost updates, when two threads call at once, do no harm. A thread-local
-/// number would cost as much as the rest of the call.
+/// number and the next one. If two threads call at the same time, an update may be lost, which is
+/// harmless. A thread-local number would cost as much as the rest of the call.
 static CALLS_TO_SKIP: AtomicU32 = AtomicU32::new(0);
 /// Consecutive calls that entered the kernel and returned within the window.
 static UNCONTENDED_YIELDS: AtomicU32 = AtomicU32::new(0);
 
 /// Yields the processor like sched_yield(2), or returns at once. It does not use a pause
-/// instruction, because that delays the next poll: MPICH loses 7 % of its 8-byte latency by it.
+/// instruction, which would delay the next poll.
 #[unsafe(no_mangle)]
 pub extern "C" fn sched_yield() -> c_int {
     let calls_to_skip = CALLS_TO_SKIP.load(Ordering::Relaxed);

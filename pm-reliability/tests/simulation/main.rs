@@ -97,7 +97,7 @@ fn a_link_that_is_down_for_five_seconds_loses_no_message_and_is_reported_once() 
     ];
     assert_eq!(sim.nodes[0].events, expected);
     let finished_at = sim.nodes[1].finished_at;
-    // 5,000 messages take 6 s on two links; 5 s on one of them add 2.5.
+    // 5,000 messages take 6 s on two links. 5 s with only one link add 2.5 s.
     assert!(finished_at < 9500 * MS, "took {} ms", finished_at / MS);
 }
 

@@ -100,7 +100,7 @@ impl Node {
         self.buffers.len() - self.free_buffers.len() - self.unreleased.len()
     }
 
-    /// A packet arrives at the host, whatever its process does.
+    /// A packet arrives at the host, even if its process is stopped or dead.
     pub fn enqueue_packet(&mut self, flight: InFlightPacket) {
         let socket = &mut self.sockets[usize::from(flight.link)];
         if socket.len() < SOCKET_CAPACITY {

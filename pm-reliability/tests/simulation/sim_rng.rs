@@ -1,4 +1,4 @@
-//! The chance of the simulation.
+//! The random numbers of the simulation.
 
 /// A random number generator: xorshift is good enough for this purpose.
 pub struct SimRng(u64);

@@ -1,6 +1,6 @@
 //! A simulated network with all kinds of faults. Each host has a machine, a slab, receive buffers
-//! and an application. Links have a rate, a queue and a delay. Time is a number and chance is a
-//! seed, so a run can be repeated exactly.
+//! and an application. Links have a rate, a queue and a delay. Times are simulated and random
+//! numbers depend only on a seed, so a run can be repeated exactly.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -263,7 +263,7 @@ impl Simulation {
             2 => bytes.truncate(self.rng.below(bytes.len() as u64) as usize),
             // The packet is for another node.
             3 => bytes[24] ^= 0x80,
-            // Random bytes. With the secret of this job they would be accepted.
+            // Random bytes.
             4 => bytes.iter_mut().for_each(|byte| *byte = self.rng.next() as u8),
             // A copy of a valid packet, much later.
             _ => {
@@ -327,7 +327,7 @@ impl Simulation {
         }
     }
 
-    /// The counters of all nodes, for the report of a failed run.
+    /// The states of the first eight nodes, for the report of a failed run.
     pub fn dump(&self) -> String {
         let mut out = Vec::new();
         for node in self.nodes.iter().take(8) {
@@ -337,8 +337,8 @@ impl Simulation {
     }
 }
 
-/// The time at which a packet has passed a link that is busy until `free`. `None` if the queue is
-/// full.
+/// The time at which a packet has passed a link that is busy until `busy_until`. Returns `None` if
+/// the queue is full.
 fn queue(
     busy_until: &mut u64,
     now: u64,

@@ -103,7 +103,7 @@ impl Context {
     /// Closes an opened context.
     ///
     /// # Errors
-    /// Permission: the context was attached. Busy: as `detach`.
+    /// Permission: the context was attached. Busy: see `detach`.
     pub fn close(&self) -> PmResult<()> {
         self.live()?.owner()?;
         self.shut_down()
@@ -131,7 +131,8 @@ impl Context {
     ///
     /// # Errors
     /// TooManyFiles: no descriptor is left. Permission: the context was attached. Invalid: the
-    /// context is not bound.
+    /// context is not bound. Busy: a buffer is held, the context is a member of a composite, or
+    /// this process has already used the context of a network. NoSys: the context is a composite.
     pub fn create_attach_fd(&self) -> PmResult<OwnedFd> {
         let inner = self.live()?;
         inner.owner()?;

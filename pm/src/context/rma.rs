@@ -155,9 +155,9 @@ impl Context {
     /// has the same handle, and it must be unlocked as often as it was locked.
     ///
     /// # Errors
-    /// Invalid: no such node, this node itself, or a length of 0 or above 1 TiB. NoSpace: 4,096
-    /// regions are locked, or the device cannot pin this one. NoSys: there is no remote memory.
-    /// Busy: the context belongs to another process.
+    /// Invalid: no such node, this node itself, address 0, or a length of 0 or above 1 TiB.
+    /// NoSpace: 4,096 regions are locked, or the device cannot pin this region. NoSys: there is no
+    /// remote memory. Busy: the context belongs to another process.
     pub fn lock_memory(&self, node: Option<u32>, addr: usize, len: usize) -> PmResult<AddrHandle> {
         let inner = self.live()?;
         inner.check_options(u64::MAX)?;
@@ -175,7 +175,7 @@ impl Context {
     /// Unlocks a region (`pmMUnlock`). When its last lock is removed, its handle becomes invalid.
     ///
     /// # Errors
-    /// NoEntry: the region was not locked. Invalid and NoSys: as `lock_memory`.
+    /// NoEntry: the region was not locked. Invalid, NoSys and Busy: see `lock_memory`.
     pub fn unlock_memory(&self, node: Option<u32>, addr: usize, len: usize) -> PmResult<()> {
         let inner = self.live()?;
         inner.check_options(u64::MAX)?;
@@ -224,7 +224,7 @@ impl Context {
     /// Whether the local memory of all writes may be changed again (`pmIsWriteDone`).
     ///
     /// # Errors
-    /// Busy: some writes have not ended. Io: some writes have failed. This is reported once. NoSys:
+    /// Busy: some writes have not ended. Io: some writes have failed; PM reports this once. NoSys:
     /// there is no remote memory.
     pub fn is_write_done(&self) -> PmResult<()> {
         let inner = self.live()?;
@@ -246,7 +246,7 @@ impl Context {
 
     /// Returns the progress of the remote operations on `node` (`pmGetRemoteStatus`, which is not
     /// in the manual). Writes and reads are numbered together, from 1, in the order of their calls.
-    /// So after a call the number of its operation is `started`, if no other thread calls
+    /// Therefore the number of an operation is `started` after its call, if no other thread calls
     /// meanwhile. A call that returns an error starts no operation.
     ///
     /// # Errors
@@ -258,8 +258,8 @@ impl Context {
     }
 
     /// Allocates at least `len` bytes of zeroes, aligned to a page (`pmAlloc`, which is not in the
-    /// manual). Processes on the same host copy such memory directly; otherwise it is like any
-    /// other memory. It stays until `free_memory`, even after the context was closed.
+    /// manual). Processes on the same host copy such memory directly. The memory stays until
+    /// `free_memory`, even after the context was closed.
     ///
     /// # Errors
     /// Invalid: `len` is 0. NoMemory: there is no memory. Busy: the context belongs to another

@@ -21,7 +21,7 @@ const MAX_POLLS_CONTENDED: u64 = 100;
 const MESSAGE_POLL_COST: u64 = 16;
 /// A yield that returns within this time has found no other process that waits for the processor.
 const UNCONTENDED_YIELD_WINDOW: Duration = Duration::from_nanos(1500);
-/// The number of consecutive yields that must return at once before the processor counts as
+/// More than this number of consecutive yields must return at once before the processor counts as
 /// uncontended. The kernel may return from one yield although other processes wait.
 const MIN_UNCONTENDED_YIELDS: u64 = 8;
 /// The limit of [`PollBackoff::extra_polls`].
@@ -29,16 +29,17 @@ const MAX_EXTRA_POLLS: u64 = MAX_POLLS - MAX_POLLS_CONTENDED;
 /// How often the poll before `select` is repeated after it has found a source but no message.
 const MAX_RESCANS: u32 = 64;
 
-/// How long a context has polled without a message.
+/// Counts polls without a message and reservations without room, to decide when the process yields
+/// its processor.
 pub(super) struct PollBackoff {
-    /// Empty polls, consecutive or not; restarts from 0 at a yield if the last
-    /// [`MAX_POLLS_CONTENDED`] were not consecutive.
+    /// Empty polls, consecutive or not, and the polls that `charge_message` adds. `back_off` may
+    /// restart the count from 0.
     empty_count: SingleWriterU64,
     /// The value of `empty_count` at the last message. Below 0 (wrapping) if `empty_count` has
     /// restarted since.
     empty_at_last_message: SingleWriterU64,
     /// Empty polls in addition to [`MAX_POLLS_CONTENDED`] before a yield shows whether another
-    /// process waits for the processor. 0 if the last yield has shown that one waits.
+    /// process waits for the processor. 0 if a recent yield has shown that one waits.
     extra_polls: SingleWriterU64,
     /// Consecutive yields that returned at once.
     uncontended_yields: SingleWriterU64,
@@ -72,7 +73,7 @@ impl LiveContext {
     /// Reserves room for a message to all of `nodes`, or to none.
     ///
     /// # Errors
-    /// As `get_send_buffer`. Invalid also if `nodes` is empty or names a node twice.
+    /// Those of `get_send_buffer`. Also Invalid: `nodes` is empty or contains a node twice.
     pub fn get_multicast_buffer(&self, nodes: &[u32], len: usize) -> PmResult<*mut u8> {
         let locks = self.lock_send()?;
         let context = &self.device_context;
@@ -114,8 +115,8 @@ impl LiveContext {
     /// locked, until release.
     ///
     /// # Errors
-    /// NoBuffers: there is no message. Busy: the lock is held. Io: a source has corrupted its ring;
-    /// this is reported once, and that source is never read again.
+    /// NoBuffers: there is no message. Busy: the lock is held. Io: a source has corrupted its ring.
+    /// PM reports this once, and never reads that source again.
     #[inline(always)]
     #[expect(clippy::useless_conversion)] // An endpoint finds a number, a composite a ReadySource.
     pub fn receive(&self) -> PmResult<(*mut u8, usize)> {
@@ -225,8 +226,8 @@ impl LiveContext {
     #[cold]
     fn back_off(&self, empty_polls: u64) {
         let backoff = &self.poll_backoff;
-        // While these polls make progress on remote memory, an uncontended processor is kept:
-        // another process would keep it for a whole time slice of the kernel.
+        // While these polls make progress on remote memory, the process does not yield an
+        // uncontended processor. Another process would keep it for a time slice of the kernel.
         let context = &self.device_context;
         if !backoff.is_cpu_contended()
             && on_device!(active context, device => device.take_rma_activity(), else false)

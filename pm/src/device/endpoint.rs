@@ -16,9 +16,9 @@ use std::io::Write;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 
-/// The whole interface. The context has checked that it is open, and holds the lock that the
-/// comment of a function requires. A composite has functions of the same names, except those that
-/// only composites call.
+/// The whole interface. The calling context has checked that it is open, and holds the lock that
+/// the comment of a function requires. A composite has functions of the same names, except those
+/// that only composites call.
 ///
 /// [`RmaInterface`] also belongs to the interface. It is not a supertrait here, because each
 /// network implements it for its own endpoint, and the code that networks share does not.
@@ -48,7 +48,7 @@ pub(crate) trait Endpoint:
 pub(crate) trait SendInterface {
     /// Reserves `len` bytes towards `node` until `publish`.
     fn reserve(&self, node: u32, len: usize) -> PmResult<*mut u8>;
-    /// Reserves room towards all of `nodes`. If one of them has no room, reserves nothing.
+    /// Reserves room towards all of `nodes`, or towards none if one node has no room.
     fn reserve_multicast(&self, nodes: &[u32], len: usize) -> PmResult<*mut u8>;
     /// Shortens the reserved message. Invalid: `len` is 0 or above the reserved length.
     fn truncate(&self, len: usize) -> PmResult<()>;
@@ -59,7 +59,7 @@ pub(crate) trait SendInterface {
 
     /// A number that no multicast of this endpoint has had.
     fn next_multicast_id(&self) -> u64;
-    /// Later multicasts of this endpoint have numbers above `multicast_id`.
+    /// Makes later multicasts of this endpoint have numbers above `multicast_id`.
     fn raise_multicast_id(&self, multicast_id: u64);
     /// Whether `reserve` would succeed, and keep succeeding until a message is sent. Invalid also
     /// if an earlier call had this node and this `multicast_id`: the list contains the node twice.

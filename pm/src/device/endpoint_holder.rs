@@ -1,4 +1,4 @@
-//! Holds the endpoint of a context that is in force.
+//! Holds the endpoints of a context, of which at most one is in force.
 
 // UNSAFETY: returns a reference by a pointer to an endpoint that other references keep alive.
 #![expect(unsafe_code)]
@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) struct EndpointHolder<E> {
     /// The endpoint in force. Null: no endpoint is in force.
     current: AtomicPtr<E>,
-    /// All endpoints that this context ever had: another thread may still use an old one.
+    /// All endpoints that this context ever had, because another thread may still use an earlier
+    /// endpoint.
     endpoints: Mutex<Vec<Arc<E>>>,
 }
 

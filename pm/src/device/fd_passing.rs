@@ -7,7 +7,7 @@ use crate::error::{Error, PmResult, from_io};
 use score_sys::{fd_passing, unix_socket};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// The limit of descriptors in one message: memory, addresses, and the sockets of all links.
+/// The most descriptors in one message: memory, addresses, and the sockets of all links.
 const MAX_DESCRIPTORS: usize = 40;
 
 /// Makes a descriptor that [`unpack`] reads.

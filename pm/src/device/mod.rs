@@ -10,7 +10,7 @@
 //! | `receive.rs` | find, take, release |
 //! | `control.rs` | control messages |
 //! | `select.rs` | blocking receive |
-//! | `rma.rs` | remote memory access, if the device has it |
+//! | `rma.rs` | remote memory access |
 //! | `state.rs` | queue status, reset, save, restore, dump |
 //!
 //! The functions of the files from `send.rs` on are the device's interface, which `endpoint.rs`
@@ -18,11 +18,11 @@
 //! its members. To add an operation, declare it in `endpoint.rs` and write it for each endpoint. If
 //! contexts call it, also write it for the composite.
 //!
-//! This is the slow path of one message through a composite. The context's send buffer call takes
-//! the send lock and calls `Composite::reserve`. This looks up the node's route, records the
-//! member, and calls `reserve` on the member's endpoint, which is `ShmemEndpoint::reserve`. That
-//! function looks up the node's ring and returns a pointer into it, and the user writes there. The
-//! send call calls `publish` on the same objects, which stores the slot's header.
+//! This is the path of a message through a composite if no shortcut between composite and ring
+//! applies. The context's send buffer call takes the send lock and calls `Composite::reserve`. This
+//! function looks up the node's route, calls `reserve` on the member's endpoint, and records the
+//! member. `ShmemEndpoint::reserve` looks up the node's ring and returns a pointer into it, and the
+//! user writes there. The send call calls `publish` on both, which stores the slot's header.
 //!
 //! The receiver calls `find` without a lock until it returns a source that may have a message. Then
 //! it takes the receive lock and calls `take`, which checks again and returns the payload's
@@ -118,9 +118,9 @@ pub(crate) enum DeviceContext {
 }
 
 /// Makes the same call on any context: on its composite, or on its endpoint in force. `opened`: a
-/// network opens its endpoint at the first call. If there is no endpoint, the result is the error,
-/// or the value after `else`. `active`: the endpoint is not opened. The macro dispatches once;
-/// through [`EndpointRef`] there would be two dispatches.
+/// network opens its endpoint at the first call. `active`: the macro does not open the endpoint. If
+/// there is no endpoint, the result is the error, or the value after `else`. The macro dispatches
+/// once; through [`EndpointRef`] there would be two dispatches.
 macro_rules! on_device {
     (opened $context:expr, $device:ident => $call:expr) => {
         $crate::device::on_device!(@endpoint, $context, $device => $call, error => Err(error))
@@ -239,8 +239,7 @@ impl DeviceContext {
         Ok(1)
     }
 
-    /// The endpoint of a path, if it is in use. Invalid: the path is not in use, or there is no
-    /// such member.
+    /// The endpoint of a path. Invalid: the endpoint is not in use, or there is no such member.
     fn path(&self, path: usize) -> PmResult<EndpointRef<'_>> {
         match self {
             DeviceContext::Shmem(shmem) => shmem.endpoint().map(EndpointRef::Shmem),

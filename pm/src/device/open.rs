@@ -209,8 +209,8 @@ impl Device {
     /// The counters of `node`, summed over the channels in use.
     ///
     /// # Errors
-    /// Invalid: no such node; on ethernet also a node of another host. NoSys: the device is a
-    /// composite.
+    /// Invalid: no such node; on network devices also a node of another host. NoSys: the device is
+    /// a composite.
     pub fn counters(&self, node: u32) -> PmResult<Counters> {
         match &self.state_if_open()?.kind {
             DeviceKind::Shmem(channels) => channels.counters(node as usize),
@@ -222,7 +222,7 @@ impl Device {
 
     /// Marks the process of `node` as exited. Messages that are queued for the process count as
     /// received. Sends to it are accepted and dropped from now on. Call this only after the process
-    /// has ended. On ethernet, [`Device::serve`] delivers what the process has sent.
+    /// has ended. On network devices, [`Device::serve`] delivers the messages that it has sent.
     pub fn mark_exited(&self, node: u32) -> PmResult<()> {
         match &self.state_if_open()?.kind {
             DeviceKind::Shmem(channels) => channels.mark_exited(node as usize),

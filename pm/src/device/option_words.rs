@@ -29,7 +29,7 @@ pub(super) fn parse_pairs(
             _ => None,
         };
         accepted.ok_or_else(|| {
-            debug::log(debug::ERROR, || format!("device option {} is refused", pair.join(" ")));
+            debug::log(debug::ERROR, || format!("device option {}: invalid", pair.join(" ")));
             Error::Invalid
         })?;
     }

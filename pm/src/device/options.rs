@@ -75,7 +75,7 @@ impl DeviceOptions {
         })
     }
 
-    /// The same options with the defaults that depend on other options.
+    /// Checks the options, and sets the defaults that depend on other options.
     ///
     /// # Errors
     /// Invalid: an option is missing or out of range. The reason is logged under PM_DEBUG.

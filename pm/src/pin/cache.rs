@@ -29,8 +29,8 @@ pub trait Registrar {
 /// The options of a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheOptions {
-    /// The limit for the bytes of all registrations. Within this limit, unused registrations are
-    /// kept.
+    /// The cache evicts unused registrations while all registrations together have more bytes.
+    /// Registrations in use may exceed this limit.
     pub max_bytes: usize,
 }
 

@@ -11,7 +11,7 @@
 use super::page_range::PageRange;
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// The number of entries of the log. A reader that is further behind has missed some.
+/// The number of entries of the log. A reader that is further behind has missed entries.
 #[cfg(not(loom))]
 const LOG_LEN: usize = 2048;
 #[cfg(loom)]

@@ -47,7 +47,8 @@ pub(super) struct MappingMonitor {
     had_other_threads: AtomicBool,
 }
 
-/// The monitor, with the number of its process: a child of fork has none.
+/// The monitor and the process id of its process. A child of fork, which has another id, has no
+/// monitor.
 static MONITOR: Mutex<Option<(u32, &'static MappingMonitor)>> = Mutex::new(None);
 
 /// The monitor of this process, which is started if there is none. NoMemory: there is no page for
@@ -110,7 +111,7 @@ impl MappingMonitor {
         (!cursors.monitored.is_wiped()).then_some(cursors)
     }
 
-    /// The cursors of a new cache. None: as `current_cursors`.
+    /// The cursors of a new cache. None: see `current_cursors`.
     pub(super) fn initial_cursors(&self) -> Option<LogCursors> {
         let cursors = LogCursors {
             monitored: self.logs.monitored.initial_cursor(),

@@ -15,7 +15,7 @@ const UNREADABLE: &str = "/proc/self/maps cannot be read";
 /// them must be private and anonymous, and leave no gap.
 ///
 /// The result has whole mappings, because monitoring a part would split a mapping in two. The
-/// kernel would then refuse to move what is one mapping to the program (mremap(2), EFAULT).
+/// kernel would then refuse to move both parts in one call (mremap(2), EFAULT).
 ///
 /// # Errors
 /// The reason: the memory is of another kind, or not mapped.

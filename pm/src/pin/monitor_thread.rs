@@ -3,8 +3,8 @@
 //! (`__libc_single_threaded`) and for the cache. In such a program, no other thread can map memory
 //! that the only thread is unmapping.
 //!
-//! The thread has no thread-local memory, not even an errno. Therefore it makes system calls
-//! directly, and calls no function that allocates, locks or can panic.
+//! The thread has no thread-local memory of its own, not even an errno. Therefore it makes system
+//! calls directly, and calls no function that allocates, locks or can panic.
 
 // UNSAFETY: creates a thread and calls the kernel without the C library.
 #![expect(unsafe_code)]

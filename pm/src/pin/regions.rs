@@ -7,7 +7,7 @@
 //! below the start of a span, the last region also ends last. It is therefore the only region to
 //! check.
 //!
-//! [`PinnedRegions::next_unpin`] returns each registration that has to be unpinned once.
+//! [`PinnedRegions::next_unpin`] returns once each registration that has to be unpinned.
 
 #![forbid(unsafe_code)]
 
@@ -63,7 +63,8 @@ pub struct PinnedRegions<R> {
 }
 
 impl<R: Clone> PinnedRegions<R> {
-    /// No regions. If all regions have more than `max_bytes` bytes, unused ones are evicted.
+    /// An empty set. It evicts unused regions while all regions together have more than `max_bytes`
+    /// bytes.
     pub fn new(max_bytes: usize) -> PinnedRegions<R> {
         PinnedRegions {
             slots: Vec::new(),

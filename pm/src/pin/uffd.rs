@@ -14,8 +14,8 @@ const FEATURE_WRITE_PROTECT: u64 = 1 << 0;
 const FEATURE_EVENT_REMAP: u64 = 1 << 2;
 const FEATURE_EVENT_REMOVE: u64 = 1 << 3;
 const FEATURE_EVENT_UNMAP: u64 = 1 << 6;
-/// The event of fork is left out, because it needs CAP_SYS_PTRACE. Without it the child's memory is
-/// not monitored, which does no harm: the child uses no context of its parent.
+/// The event of fork is left out, because it needs CAP_SYS_PTRACE. Therefore the memory of a child
+/// is not monitored. This does no harm, because the child uses no context of its parent.
 const FEATURES: u64 =
     FEATURE_WRITE_PROTECT | FEATURE_EVENT_REMAP | FEATURE_EVENT_REMOVE | FEATURE_EVENT_UNMAP;
 const MODE_WRITE_PROTECT: u64 = 1 << 1;
@@ -118,7 +118,7 @@ impl Uffd {
     }
 
     /// Whether monitored memory is changing: a mapping was removed and its event is not yet read.
-    /// The kernel checks this before it checks the arguments of this request, which are not valid.
+    /// The kernel checks for such events before it checks the arguments, which are not valid here.
     pub(super) fn is_changing(&self) -> bool {
         let mut call = WriteProtect { start: 0, len: 0, mode: 0 };
         let refused = self.call(WRITE_PROTECT, &mut call).err();

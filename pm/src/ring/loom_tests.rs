@@ -269,7 +269,7 @@ fn threads_that_take_turns_send_each_message_once() {
     });
 }
 
-/// As above. The receivers do not check again whether the message is still the next one.
+/// Receivers of such a program do not check again whether the message is still the next one.
 // Promise of `threads_that_take_turns_lose_no_message_on_any_device`.
 #[test]
 fn threads_that_take_turns_receive_each_message_once() {

@@ -241,9 +241,9 @@ impl Producer {
     /// Reads the receiver's index. If the ring is still full, reads it once more after a pause.
     /// NoBuffers: the ring is still full. Io: the index is corrupt.
     ///
-    /// Each read takes the line away from the receiver, which is the bottleneck while many messages
-    /// are sent. As long as the ring stays more than half full, this function pauses between reads.
-    /// Each read then finds room for many messages.
+    /// Each read takes the line away from the receiver, and the receiver is the bottleneck while
+    /// many messages are sent. As long as the ring stays more than half full, this function pauses
+    /// between reads. Each read then finds room for many messages.
     #[cold]
     fn refresh_credit(&self, index: u64) -> PmResult<()> {
         let pauses = self.backoff_pauses.get();
@@ -362,8 +362,7 @@ fn pause(times: u64) {
     (0..times).for_each(|_| std::hint::spin_loop());
 }
 
-/// The start of the cache line of `position`. Positions that libpm has written already are starts
-/// of lines.
+/// The start of the cache line of `position`. Only a corrupt position is not the start of a line.
 #[inline(always)]
 fn line_start(position: u64) -> u64 {
     position & !(CACHE_LINE as u64 - 1)

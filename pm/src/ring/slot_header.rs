@@ -20,14 +20,15 @@ impl SlotHeader {
     pub(crate) fn mark(self) -> u64 {
         self.0 >> 32 << 32
     }
-    /// The length of a message with this mark that is neither claimed nor long; for any other
-    /// header 0 or above [`super::INLINE_LEN`]. One comparison thus detects the most frequent kind.
+    /// The length of a message with this mark that is neither claimed nor long. For any other
+    /// header the result is 0 or above [`LENGTH_MASK`]. One comparison thus detects the most
+    /// frequent kind.
     #[inline(always)]
     pub(crate) fn inline_len(self, mark: u64) -> usize {
         (self.0 ^ mark) as usize
     }
-    /// Like `inline_len`, for a message that is long and not claimed; for any other header above
-    /// [`LENGTH_MASK`].
+    /// Like `inline_len`, for a message that is long and not claimed. For any other header the
+    /// result is above [`LENGTH_MASK`].
     #[inline(always)]
     pub(crate) fn out_of_line_len(self, mark: u64) -> usize {
         (self.0 ^ mark ^ OUT_OF_LINE) as usize

@@ -98,7 +98,7 @@ impl Drop for Arena {
     }
 }
 
-/// An arena of this process, by the file's nonce and the node.
+/// An arena of this process, by the segment's nonce and the node.
 struct CachedArena {
     nonce: [u64; 2],
     node: usize,

@@ -9,8 +9,8 @@
 //! if it cannot create the file.
 //!
 //! A byte's offset in its page differs between the file and the user's memory by half a page. On
-//! some processors a copy takes up to ten times as long if the last 12 bits of the target address
-//! are slightly above those of the source address.
+//! some processors a copy is much slower if the last 12 bits of the target address are slightly
+//! above those of the source address.
 
 // UNSAFETY: system calls that take addresses, and copies between buffers.
 #![expect(unsafe_code)]

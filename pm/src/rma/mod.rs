@@ -3,8 +3,8 @@
 //!
 //! `Context::lock_memory` gives a region an id that is unique in the process, so that one handle
 //! is valid on every member of a composite. The context publishes the region to the device of each
-//! member that needs it (`RmaInterface::publish_region`). Shmem then makes an entry of a table that
-//! its peers read; other devices register the region with an adapter.
+//! member that needs it (`RmaInterface::publish_region`). Shmem enters the region in a table that
+//! its peers read, ethernet in a table of this process, and verbs registers it with the adapter.
 
 mod allocator;
 mod arena;

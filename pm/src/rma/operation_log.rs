@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(log.report(), done(3, 0));
         log.end_oldest(Outcome::Done);
         assert_eq!(log.report(), failed(3, 2));
-        assert_eq!([log.report(), log.report()], [done(3, 3), done(3, 3)], "told once");
+        assert_eq!([log.report(), log.report()], [done(3, 3), done(3, 3)], "reported once");
     }
 
     #[test]

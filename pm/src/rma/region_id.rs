@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const SLOT_BITS: u32 = 12;
 /// The largest number of regions that a process can have locked at a time.
 pub(crate) const SLOTS: usize = 1 << SLOT_BITS;
-/// Generations run from 1 to this, so that no id is 0.
+/// The last generation. The first generation is 1, so that no id is 0.
 const LAST_GENERATION: u16 = (1 << 12) - 1;
 
 /// The id of a locked region.

@@ -39,7 +39,7 @@ pub(crate) type Table = [RegionEntry; SLOTS];
 /// A table without regions.
 pub(crate) fn new_table() -> Box<Table> {
     let entries: Box<[RegionEntry]> = (0..SLOTS).map(|_| RegionEntry::default()).collect();
-    entries.try_into().unwrap_or_else(|_| unreachable!("they are as many"))
+    entries.try_into().unwrap_or_else(|_| unreachable!("there are SLOTS entries"))
 }
 
 /// The location of bytes in a region.

@@ -132,7 +132,7 @@ impl Segment {
         &generation[kind as usize]
     }
 
-    /// The sources of `node` that have ever sent.
+    /// The bitmap of the sources that have ever sent to `node`.
     pub(crate) fn sources(&self, node: usize, kind: RingKind) -> &[AtomicU64] {
         assert!(node < self.geometry.nodes);
         let words = self.geometry.bitmap_words();
@@ -185,7 +185,7 @@ impl Segment {
     }
 }
 
-/// A random number, so that no two segments have the same.
+/// A random number that identifies a segment.
 pub(crate) fn new_nonce() -> PmResult<[u64; 2]> {
     let bytes: [u8; 16] = random_bytes().map_err(|_| Error::Io)?;
     let word = |i: usize| u64::from_le_bytes(std::array::from_fn(|k| bytes[i * 8 + k]));

@@ -1,8 +1,7 @@
 //! Tests of the pin-down cache on the real kernel. Many threads unmap and map memory, and the cache
-//! never finds a registration of the previous memory again. `pinning_single_threaded.rs` tests the
-//! same in a single-threaded process, in which a hit makes no system call. These tests are a
-//! program of their own, because a cache drops registrations when any test changes the mapped
-//! memory.
+//! never finds a registration of the previous memory again. `pinning_single_threaded.rs` tests this
+//! in a single-threaded process, in which a hit makes no system call. These tests are a separate
+//! program, because a cache drops registrations when any test changes the mapped memory.
 
 // UNSAFETY: maps, unmaps and writes its own memory.
 #![expect(unsafe_code)]

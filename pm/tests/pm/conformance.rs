@@ -215,7 +215,7 @@ fn a_multicast_reaches_all_destinations_or_no_destination() {
 }
 
 #[test]
-fn the_queue_status_drops_at_receive_and_send_is_done_at_once() {
+fn the_queue_status_counts_messages_until_they_are_received() {
     on_every_kind(2, |bed| {
         let b = &bed.contexts[1];
         assert_eq!(b.queue_status(), Ok(QueueStatus::default()));

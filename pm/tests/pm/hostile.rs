@@ -65,7 +65,7 @@ fn every_impossible_header_is_refused() {
         send(&bed.contexts[1], 0, &0x5c0_4e11_u64.to_le_bytes()).unwrap();
         let index = segment.find(0x5c0_4e11) - 2 - SECOND;
         segment.word(index + 1).store(position, Ordering::Relaxed);
-        // Only the offset in the area matters, not the number of laps in the position.
+        // AREA, the start of the next lap, is valid, and so is the first fixed buffer (1 << 63).
         let is_in_area = [AREA, 1 << 63].contains(&position);
         assert_eq!(bed.contexts[0].receive().is_ok(), is_in_area, "{position:#x}");
     }

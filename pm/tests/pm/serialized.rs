@@ -1,6 +1,6 @@
 //! Tests of contexts whose calls the program promises to serialize (`set_serialized`, an extension
-//! of the manual). The test harness has its own threads, so these processes always have more than
-//! one.
+//! of the manual). The test harness has its own threads. Therefore these processes always have
+//! several threads.
 
 use crate::remote::memory::{Kind, Memory, share_region_ids};
 use crate::testbed::*;

@@ -345,7 +345,7 @@ fn operations_complete_by_number_and_a_failure_concerns_one_number() {
             retry_until_done(|| call(end, 1, remote.handle, a.handle, 1000)).unwrap();
         }
         assert_eq!(failures_up_to(end, 12), [5]);
-        assert_eq!(failures_up_to(end, 12), [], "told once");
+        assert_eq!(failures_up_to(end, 12), [], "reported once");
         assert_eq!(wait_done(end), (Err(Error::Io), Ok(())));
         retry_until_done(|| end.write(1, bad.handle, a.handle, 100)).unwrap();
         retry_until_done(|| end.write(1, b.handle, a.handle, 100)).unwrap();
@@ -381,8 +381,8 @@ fn transfers_continue_after_a_port_was_down() {
         assert_eq!(end.queue_status().unwrap().read, 1);
         assert_eq!(end.is_read_done(), Err(Error::Busy));
         std::thread::sleep(Duration::from_millis(100));
-        // This is true only as long as the adapter retries, because rdma_rxe then reaches itself by
-        // another queue pair.
+        // The read is outstanding only as long as the adapter retries. Afterwards rdma_rxe reaches
+        // itself by another queue pair.
         let read_status = end.is_read_done();
         if begin.elapsed() < Duration::from_millis(400) {
             assert_eq!(read_status, Err(Error::Busy));

@@ -1,5 +1,5 @@
-//! The two calls on traced threads that nix cannot express, because its signals have no real-time
-//! signals.
+//! The two calls on traced threads that nix cannot express, because its type for signals lacks
+//! real-time signals.
 // UNSAFETY: calls waitid and ptrace of libc.
 #![expect(unsafe_code)]
 
@@ -12,8 +12,8 @@ const PTRACE_EVENT_STOP: i32 = 128;
 /// The kind of stop of a traced thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TracedStop {
-    /// The tracer, or a stop of the whole process. A stop of the process continues after the
-    /// release.
+    /// The tracer has stopped the thread, or a signal has stopped the whole process. A stopped
+    /// process stays stopped after the release.
     Event,
     /// A signal is to be delivered. The release must deliver it.
     SignalDelivery(i32),

@@ -18,7 +18,7 @@ static void ready(const char *line) {
     fflush(stdout);
 }
 
-/* A read, a sleep and a wait for a child must continue unaffected. */
+/* A read and a sleep must continue unaffected. */
 static void calls(void) {
     char byte;
     ready("ready");

@@ -15,7 +15,7 @@ use score_stacks::capture::{CaptureError, Snapshot, ThreadCopy, capture};
 use score_stacks::frame::{Detail, Frame};
 use score_stacks::memory::ProcessMemory;
 use score_stacks::module::ModuleCache;
-use score_stacks::unwind::unwind;
+use score_stacks::unwind::{MAX_TRACE_BACK, trace_backs, unwind};
 
 fn states_program() -> Option<PathBuf> {
     compile_c("states")
@@ -215,8 +215,9 @@ fn a_deep_recursion_is_cut_visibly() {
 fn a_trace_back_has_the_addresses_of_all_frames() {
     let Some(running) = start("spin") else { return };
     let snapshot = capture(running.pid()).unwrap();
-    let threads = unwind(&snapshot, &mut ModuleCache::default());
-    let trace_back = threads[0].trace_back();
+    let mut modules = ModuleCache::default();
+    let threads = unwind(&snapshot, &mut modules);
+    let trace_back = &trace_backs(&snapshot, &mut modules)[0];
     let ThreadCopy::Stopped { registers, stack } = &snapshot.threads[0].copy else { panic!() };
     assert_eq!(trace_back.len(), threads[0].frames.len());
     assert_eq!(trace_back[0].frame_address, registers.rsp());
@@ -227,6 +228,18 @@ fn a_trace_back_has_the_addresses_of_all_frames() {
         let saved = stack.word(caller.frame_address - 8);
         assert_eq!(saved, Some(entry.return_address));
     }
+}
+
+#[test]
+fn a_long_trace_back_has_more_frames_than_a_shown_stack() {
+    let Some(running) = start("deep") else { return };
+    let snapshot = capture(running.pid()).unwrap();
+    let trace_back = &trace_backs(&snapshot, &mut ModuleCache::default())[0];
+    assert_eq!(trace_back.len(), MAX_TRACE_BACK);
+    assert!(
+        trace_back.iter().all(|entry| entry.return_address != 0),
+        "the last frame has a caller"
+    );
 }
 
 #[test]

@@ -92,7 +92,7 @@ impl Handshake {
         Self::new(Stage::Accepting(key.clone()))
     }
 
-    /// Whether this side has connected.
+    /// Whether this side has connected and waits for the answer.
     pub fn is_initiator(&self) -> bool {
         matches!(self.stage, Stage::Dialled(_))
     }

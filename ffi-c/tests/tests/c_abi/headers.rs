@@ -1,4 +1,4 @@
-//! The headers match the libraries, and compile without a warning everywhere.
+//! The headers match the libraries, and compile without a warning in every supported standard.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ const HEADERS: [&str; 8] = [
     "sc.h",
     "score_resource.h",
     "score_options.h",
-    // These headers declare messages, and no function.
+    // The next two headers declare messages, and no function.
     "score_tools.h",
     "score_tools_numbers.h",
     "score_toolctl.h",
@@ -21,7 +21,7 @@ const HEADERS: [&str; 8] = [
 const CALLBACKS: &str = "/usr/include/proc_service.h";
 const STRICT: [&str; 5] = ["-Wall", "-Wextra", "-pedantic", "-Werror", "-Wshadow"];
 
-/// Every relevant order of inclusion: each header alone, and twice; then all.
+/// Texts that include the headers: each header alone, but twice, and all headers together.
 fn inclusions() -> Vec<String> {
     let mut texts: Vec<String> =
         HEADERS.iter().map(|header| format!("#include <{header}>\n").repeat(2)).collect();

@@ -8,7 +8,7 @@ use score_c_tests::{TempDir, build_dir, compilers, include, run_ok, source, stdo
 
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-g"];
 
-/// Compiles a program; `library` comes after it.
+/// Compiles a program. The words of `library` follow the name of the source file.
 fn compile(compiler: &str, name: &str, library: &[String], to: &Path) {
     let mut command = Command::new(compiler);
     command.args(WARNINGS).arg("-I").arg(include()).arg("-o").arg(to);

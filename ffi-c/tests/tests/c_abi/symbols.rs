@@ -4,7 +4,7 @@ use std::process::Command;
 
 use score_c_tests::{build_dir, exported_names, stdout};
 
-/// Names in a dynamic symbol table, with their versions, after `nm` options.
+/// The names in a dynamic symbol table that an option of nm selects, with their versions.
 fn dynamic_symbols(library: &str, nm_option: &str) -> Vec<String> {
     let path = build_dir().join(library);
     let text =
@@ -64,7 +64,7 @@ fn libscore_so_uses_pm_from_libpm_so_and_contains_no_copy() {
     assert!(section.contains("Shared library: [libpm.so.2]"), "{section}");
     let undefined = dynamic_symbols("libscore.so", "--undefined-only");
     assert!(undefined.contains(&"pmAttachContext@PM_2.0".to_string()), "{undefined:?}");
-    // With local symbols: no function of the crate score_pm, because it would include its statics.
+    // The list includes local symbols. Functions of score_pm would bring their own statics.
     let all = stdout(Command::new("nm").arg("--demangle").arg(build_dir().join("libscore.so")));
     assert!(all.contains("score_runtime::"), "libscore.so has no local symbols to check");
     let copied: Vec<&str> = all.lines().filter(|line| line.contains("score_pm::")).collect();

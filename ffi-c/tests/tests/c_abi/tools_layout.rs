@@ -7,7 +7,7 @@ use score_c_tests::{TempDir, compilers, include, run_ok, stdout};
 use score_tools::authority::{FIRST_OWN_TOOL, MAX_PRIORITY, MAX_TOOLS};
 use score_tools::wire;
 
-/// `GetMemory` as `get_memory`.
+/// Converts `GetMemory` to `get_memory`.
 fn snake(name: &str) -> String {
     let mut snake = String::new();
     let mut before = '_';

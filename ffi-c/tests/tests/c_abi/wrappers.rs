@@ -96,7 +96,7 @@ fn show_prints_the_compilers_command_line_and_runs_it() {
     assert!(object.is_file());
 }
 
-/// The command that a wrapper would run, determined by making it run `echo`, or by an error.
+/// Runs a wrapper with these options and these environment variables.
 fn run_wrapper(name: &str, options: &[&str], env: &[(&str, &str)]) -> Output {
     wrapper(name).args(options).envs(env.iter().copied()).output().unwrap()
 }

@@ -32,7 +32,7 @@ fn cargo(args: &[&str]) -> PathBuf {
     target.join(profile)
 }
 
-/// Builds an example of this package; `cargo test --test` alone does not.
+/// Builds an example of this package, because `cargo test --test` builds no examples.
 pub fn example(name: &str) -> PathBuf {
     cargo(&["-p", "score-runtime", "--example", name]).join("examples").join(name)
 }

@@ -245,7 +245,7 @@ impl World {
         }
     }
 
-    /// Checks an operation on the memory of a node that has ended.
+    /// Checks an operation on the memory of a node, after the operation has ended.
     pub(super) fn complete_remote(&mut self, node: usize, completion: Completion) {
         if completion.kind == CompletionKind::RemoteWritten {
             assert_eq!(completion.envelope.data, Some(7));
@@ -286,7 +286,7 @@ impl World {
         }
     }
 
-    /// Checks that all operations have ended.
+    /// Checks the contents of the regions, and that each write with immediate data was noted.
     pub(super) fn check_remote_memory(&self) {
         let mut announced = 0;
         let mut noted = 0;
@@ -305,7 +305,7 @@ impl World {
     }
 }
 
-/// Two nodes alternate in operations on the same counter.
+/// All nodes add to the same counter, in random order.
 #[test]
 fn each_node_fetches_a_different_value_of_a_counter() {
     for seed in super::seeds() {

@@ -1,6 +1,6 @@
 //! Direct modex: PMIx_Get of the data of a rank on another host, without a fence that has collected
-//! it. The PMIx server of the first host reports the request, the server of the other host gets it
-//! as an order, and the answer returns in the same way.
+//! it. The PMIx server of the host with the caller reports the request to its shepherd. The server
+//! of the other host gets the request as an order, and the answer returns in the same way.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{c_char, c_void};
@@ -91,8 +91,8 @@ impl Server {
     }
 
     /// Searches for the data of a rank of this host, which another host has requested. Reports the
-    /// data when the rank has put some. If `is_last_try` is true, also reports at once that there
-    /// is no data.
+    /// data when the rank has put it. If `is_last_try` is true, and the rank has put no data yet,
+    /// reports this at once.
     pub fn find_entries(&self, element: ElementIndex, rank: u32, is_last_try: bool) {
         let Some(process) = self.process(element, rank) else { return };
         let is_new = lock(&self.direct_modex).searched.insert((element, rank));

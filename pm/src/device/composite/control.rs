@@ -1,5 +1,5 @@
-//! Control messages. The member that reaches the node sends them; they are received from any
-//! member.
+//! Control messages. The member that reaches the node sends them. The composite receives them from
+//! any member.
 
 #![forbid(unsafe_code)]
 

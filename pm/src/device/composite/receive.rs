@@ -1,8 +1,8 @@
 //! Receiving, from the members in turn (`turns.rs`).
 //!
 //! The source of the last message is *hot*. While its turn lasts, its messages are taken without a
-//! call of the member. If neither the hot source nor the other polled sources have a message, the
-//! poll is over.
+//! call of the member. If the composite has one member, a poll ends without `find` if neither the
+//! hot source nor the other polled sources have a message.
 
 // UNSAFETY: keeps the address of the hot source.
 #![expect(unsafe_code)]
@@ -41,7 +41,7 @@ pub(crate) enum HotPoll<'a> {
     Unknown,
 }
 
-/// Each source is one of a member of the same composite.
+/// Each [`Source`] belongs to a member of the composite.
 impl CompositeReceiver {
     /// Clears the hot source. Called under both locks.
     pub(super) fn forget_hot(&self) {

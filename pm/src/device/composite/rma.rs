@@ -52,7 +52,7 @@ impl Composite {
         self.routing.paths(node)
     }
 
-    /// A failure on any member counts, and is reported before operations in flight.
+    /// If a member has failed, returns its error, even if other members are busy.
     pub(crate) fn is_remote_done(&self, direction: Direction) -> PmResult<()> {
         let mut result = Ok(());
         for (_, member) in self.routing.members() {

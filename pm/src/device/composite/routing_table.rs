@@ -101,13 +101,11 @@ impl RoutingTable {
         if self_node == NO_NODE { Err(Error::Invalid) } else { Ok(self_node as u32) }
     }
 
-    /// Option bits that all members have.
     #[inline(always)]
     pub(super) fn options(&self) -> u64 {
         self.options.get()
     }
 
-    /// One more than the highest index of a member.
     #[inline(always)]
     pub(super) fn member_limit(&self) -> u64 {
         self.member_limit.get()

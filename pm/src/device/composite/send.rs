@@ -1,8 +1,8 @@
 //! Sending, by the member that reaches the node.
 //!
-//! A message to a node that shmem reaches goes directly into the ring, without a call of the
-//! member, as long as the ring is known to have room. This costs one lookup of the node and one
-//! slot of the ring. The member handles everything else.
+//! A message to a node that shmem reaches is written directly to the ring, without a call of the
+//! member, if the ring is known to have room. This costs one lookup of the node and one slot of the
+//! ring. The member handles everything else.
 
 // UNSAFETY: keeps the address of the pending message's target.
 #![expect(unsafe_code)]
@@ -31,7 +31,7 @@ pub(super) struct CompositeSender {
     /// The length of either message, and the position of the longer one in the ring's data area.
     direct_len: SingleWriterU64,
     direct_position: SingleWriterU64,
-    /// Lines of the next longer message to that target that are still to be prefetched.
+    /// The number of lines still to prefetch for the next message to `pending_out_of_line`.
     lines_to_prefetch: SingleWriterU64,
     /// The member that holds the reserved message.
     pending_member: SingleWriterU64,
@@ -58,7 +58,7 @@ impl CompositeSender {
     }
 }
 
-/// Each target is one that the routing table of the same composite has returned.
+/// Each [`Target`] is from the routing table of the composite.
 impl CompositeSender {
     #[inline(always)]
     fn set_pending_inline(&self, target: &Target, len: usize) {
@@ -198,8 +198,8 @@ impl Composite {
         self.send.lines_to_prefetch.get() != 0
     }
 
-    /// Prefetches some lines of the place of the next longer message, if it goes to the same target
-    /// as the last one. These lines are in the receiver's cache; without prefetching a sender would
+    /// Prefetches lines of the fixed buffer for the next longer message to the target of the last
+    /// longer message. These lines are in the receiver's cache. Without prefetching, a sender would
     /// wait for them one after the other. Called after a poll that found no message, while no
     /// thread sends and no message is reserved.
     #[cold]

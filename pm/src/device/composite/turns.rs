@@ -1,11 +1,11 @@
 //! The turns of the members that receive. A turn is at most [`RECEIVE_QUANTUM`] messages if another
 //! member also has messages.
 //!
-//! Polling a member that crosses a network is a system call, which takes as long as many messages
-//! of another member. While such a member is not the current member, only every 8th empty poll
-//! includes it. Each time it has no message this rate is halved, down to every 128th empty poll.
-//! Every poll that ends another member's turn also includes it. Therefore a flood of messages from
-//! one member delays another member by one turn at most.
+//! A poll of an ethernet member is a system call, which takes as long as many messages of another
+//! member. While such a member is not the current member, only every 8th empty poll includes it.
+//! Each time it has no message this rate is halved, down to every 128th empty poll. Every poll that
+//! ends another member's turn also includes it. Therefore a flood of messages from one member
+//! delays another member by one turn at most.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +31,7 @@ pub(super) struct MemberTurns {
 }
 
 impl MemberTurns {
-    /// Finds a source that may have a message, in the member whose turn it is, or in the others.
+    /// Finds a source that may have a message, first in the current member and then in the others.
     #[inline(always)]
     pub(super) fn find(&self, routing: &RoutingTable) -> Option<ReadySource> {
         if routing.member_limit() <= 1 {
@@ -77,8 +77,8 @@ impl MemberTurns {
         None
     }
 
-    /// Counts a message, and the messages that are left of its source's turn, which are taken
-    /// without `find`. Returns whether the member's turn has room for these.
+    /// Counts a message, and the messages that its source may still deliver in its turn, which are
+    /// taken without `find`. Returns whether the member's turn has room for these messages.
     #[inline(always)]
     pub(super) fn on_taken(&self, left_of_source_turn: u64) -> bool {
         let left = self.left_of_turn.get().saturating_sub(1);

@@ -1,5 +1,5 @@
 //! The owner's work for processes that have exited. The owner delivers the messages that such a
-//! process has sent: it runs the same engine on duplicates of the process's sockets, and continues
+//! process has sent. It runs the same engine on duplicates of the process's sockets, and continues
 //! from the contents of the slab. It receives acknowledgements only, and acknowledges no messages
 //! to the process.
 
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// A process that has exited.
+/// The orphan of an exited process.
 pub(crate) struct EthernetOrphan {
     engine: EthernetEngine,
     queues: EndpointQueues,

@@ -46,7 +46,7 @@ impl EthernetOptions {
         Ok(EthernetOptions { network: network.complete(), ..parsed })
     }
 
-    /// Parses the options of `agent-udp`, which has no other wire.
+    /// Parses the options of `agent-udp`, which has no wire except UDP.
     pub(in crate::device) fn parse_agent_udp(words: &[&str]) -> PmResult<EthernetOptions> {
         let parsed = EthernetOptions::parse(words)?;
         match parsed.wire {

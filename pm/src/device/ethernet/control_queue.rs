@@ -35,8 +35,8 @@ impl EthernetEngine {
             && let Some((to, bytes, len)) = self.slab.control_queue().peek()
         {
             self.slab.control_queue().pop();
-            // The owner checks its messages, so a message that cannot be sent was not written by
-            // the owner.
+            // The owner checks its messages, so another process has written a message that cannot
+            // be sent.
             let _ = self.send_control(to, &bytes[..len]);
         }
     }
@@ -60,8 +60,8 @@ impl EthernetEngine {
         })
     }
 
-    /// Passes the next control message to `read`. If `read` succeeds, the message is removed.
-    /// Returns `NoBuffers` if there is none.
+    /// Passes the next control message to `read`. If `read` succeeds, removes the message. Returns
+    /// `NoBuffers` if there is no message.
     pub(super) fn receive_control<T>(
         &mut self,
         read: impl FnOnce(&ControlMessage) -> PmResult<T>,

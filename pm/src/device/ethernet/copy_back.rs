@@ -22,7 +22,7 @@ impl EthernetEngine {
         }
     }
 
-    /// Copies back all zero-copy frames. `node` limits them to the frames to this node.
+    /// Copies back all zero-copy frames. `node` limits them to the frames of writes to this node.
     #[cold]
     pub(super) fn copy_back_all(&mut self, node: Option<u32>) {
         let slots = self.transmitter.zero_copy.slots(node);

@@ -57,8 +57,8 @@ pub(crate) struct EthernetEngine {
     store: ReceiveStore,
     clock: JobClock,
     received: [Received; BATCH],
-    /// The destination of each slot's message. When the slot is free again, it is added to the
-    /// peer's count of freed slots.
+    /// The destination of each slot's message, whose count of freed slots grows when the slot is
+    /// free again.
     pub(super) slot_destinations: Box<[u32]>,
     /// The entries of the store hold the received control messages.
     pub(super) control_messages: ControlMessages<EntryIndex>,
@@ -237,7 +237,7 @@ impl EthernetEngine {
     /// Whether a message to `node` may bypass the queue because no earlier work is waiting.
     #[inline]
     pub(super) fn can_bypass_queue(&self, queues: &EndpointQueues, node: u32) -> bool {
-        // In this order, the checks keep a message after an operation that began before it.
+        // The order of these checks ensures that no message overtakes an earlier operation.
         queues.submitted.is_empty()
             && self.rma_requests.is_empty()
             && !self.rma.protocol.must_wait(node)

@@ -1,6 +1,6 @@
 //! The nodes that the owner has marked as exited. Packets in flight to such a node may still be
-//! acknowledged, if the node had received them. Its messages are therefore dropped only after a
-//! grace period.
+//! acknowledged, if the node had received them. The engine therefore drops messages to the node
+//! only after a grace period.
 
 #![forbid(unsafe_code)]
 
@@ -40,8 +40,8 @@ impl ExitedNodes {
         self.grace.front().map(|&(deadline, _)| deadline)
     }
 
-    /// Ends the first grace period, if its time has passed or the node `has_outstanding` no
-    /// messages. Returns the node.
+    /// Ends the first grace period, if its time has passed or `has_outstanding` returns false for
+    /// its node. Returns the node.
     pub(super) fn end_grace(
         &mut self,
         now: u64,

@@ -75,7 +75,7 @@ fn start() -> PmResult<Arc<ProgressThread>> {
     match started {
         Ok(()) => Ok(thread),
         Err(why) => {
-            debug::log(debug::ERROR, || format!("ethernet: no progress thread: {why}"));
+            debug::log(debug::ERROR, || format!("ethernet: cannot start a progress thread: {why}"));
             Err(Error::NoMemory)
         }
     }
@@ -175,8 +175,8 @@ impl EthernetEndpoint {
                 self.watch(&engine);
             }
         }
-        // While another thread makes progress, the wires keep waking this thread. This thread
-        // therefore waits for the lock instead of polling.
+        // While another thread makes progress, the wires stay readable. This thread waits for the
+        // lock, because it would otherwise wake again and again.
         drop(self.progress_lock.lock());
         let mut wait = MAX_SLEEP_INTERVAL;
         let mut wake = false;

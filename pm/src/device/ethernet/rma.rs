@@ -50,7 +50,8 @@ impl RmaInterface for EthernetEndpoint {
         if len == 0 || len > RMA_MTU {
             return Err(Error::Invalid);
         }
-        // Only the target can look up the region of the handle, but no region is longer than this.
+        // Only the target can look up the region of the handle, but the length of a region has a
+        // limit.
         if remote.region_bits() == 0
             || remote.offset() + len as u64 > AddrHandle::MAX_REGION_LEN as u64
         {

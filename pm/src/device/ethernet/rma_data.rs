@@ -211,8 +211,8 @@ impl EthernetEngine {
         peer.mtu.get() as usize
     }
 
-    /// Handles a received frame. Its bytes are collected with those of the frames that follow, and
-    /// copied by `flush`.
+    /// Handles a received frame. Collects its bytes with those of the frames that follow, for
+    /// `flush`.
     pub(super) fn on_frame(
         &mut self,
         queues: &EndpointQueues,
@@ -317,8 +317,8 @@ impl EthernetEngine {
         counters.pending_rma.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Fails all operations on `node`, which has exited. Messages that waited for them are
-    /// submitted, and dropped like other messages to the node.
+    /// Fails all operations on `node`, which has exited. Submits the messages that waited for them.
+    /// The machine drops these like other messages to the node.
     pub(super) fn fail_operations(&mut self, queues: &EndpointQueues, node: u32) {
         for completed in self.rma.protocol.on_peer_exited(node) {
             self.complete(queues, completed);

@@ -8,7 +8,6 @@ use crate::device::net_common::layout::SlabGeometry;
 use crate::device::net_common::slot_allocator::SlotAllocator;
 use crate::rma::{AddrHandle, IoSegment, MAX_SEGMENTS, UserMemoryCopier};
 
-/// The engine's state for remote memory access.
 pub(super) struct RmaEngine {
     pub(super) protocol: RmaProtocol,
     /// The slots for RMA frames, and where they begin.
@@ -74,12 +73,10 @@ impl RmaEngine {
         self.has_received_frames
     }
 
-    /// Returns the number of frames that are in flight.
     pub(super) fn in_flight(&self) -> u64 {
         self.in_flight
     }
 
-    /// Returns the number of frames ever sent.
     pub(super) fn frames_sent(&self) -> u64 {
         self.frames_sent
     }

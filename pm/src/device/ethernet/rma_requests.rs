@@ -1,5 +1,5 @@
 //! The RMA state that callers share with the engine: locked regions, queued operations, and the
-//! counts of pending and failed operations. Any thread may use either side.
+//! counts of pending and failed operations. Any thread may call the functions.
 
 #![forbid(unsafe_code)]
 
@@ -68,7 +68,7 @@ impl RmaRequestQueue {
         self.queued_count.store(queue.len() as u64, Ordering::Release);
     }
 
-    /// Whether no operation was queued since `drain_into`.
+    /// Whether no operation was queued since the last `drain_into`.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         // SYNC: operation

@@ -15,8 +15,8 @@ use score_pm_reliability::PacketKind;
 const IMMEDIATE_SENDS: u64 = 4;
 /// The gap between two messages that counts as a pause, in nanoseconds.
 const BURST_INTERVAL_NS: u64 = 10_000;
-/// If this many messages are outstanding, the sender is also streaming. The pauses that end such a
-/// stream are longer, because the sender polls for free slots between messages.
+/// If this many messages are outstanding, the sender polls for free slots between messages. These
+/// polls do not end a stream, and the pause that ends it is longer.
 pub(super) const STREAM_THRESHOLD: u64 = 32;
 const STREAM_INTERVAL_NS: u64 = 2_000_000;
 /// The most messages of a batch.
@@ -52,8 +52,8 @@ impl EthernetEndpoint {
 
     /// Sends a message without queueing it, unless another thread makes progress. In that case the
     /// message is queued. If remote operations precede the message, this function waits for the
-    /// other thread: a message after operations that has no sequence number when the process exits
-    /// is lost (`adopt.rs`).
+    /// other thread. If such a message has no sequence number when the process exits, it is lost
+    /// (`adopt.rs`).
     #[inline(always)]
     fn send_now(&self, peer: &PeerSendState, message: SendRequest, ordered_after_rma: bool) {
         let (mut unsent, mut wake) = (Some(message), false);

@@ -45,7 +45,8 @@ struct Payload {
     user_bytes: UserBytes,
 }
 
-/// Decides when to check the carriers of the links: after time-outs, at intervals.
+/// Decides when to check the carriers of the links: after a time-out, but not more often than the
+/// interval permits.
 #[derive(Default)]
 struct CarrierChecks {
     /// The number of time-outs before the latest check.
@@ -325,7 +326,7 @@ impl Transmitter {
         }
     }
 
-    /// Warns once about each link that went down. Traffic continues when the link is up again.
+    /// Warns the user once about each link that went down. Other errors go to the log only.
     pub(super) fn report_faults(&mut self) {
         for (link, wire) in self.wires.iter_mut().enumerate() {
             let Some(fault) = wire.take_fault() else { continue };

@@ -2,8 +2,8 @@
 //! sends the packet. Most of these packets are acknowledged soon, and are never copied to the slab.
 //!
 //! In the slab, the slot of such a packet is marked as lost. An owner that adopts the slots of an
-//! exited process sends this mark. The bytes are copied back to the slab (`copy_back`) before a
-//! packet is sent again, if the packet must outlive the process, and when memory is unlocked.
+//! exited process sends this mark. `copy_back` copies the bytes to the slab before a packet is sent
+//! again. It also copies them if the packet must outlive the process, and when memory is unlocked.
 
 #![forbid(unsafe_code)]
 
@@ -62,7 +62,6 @@ impl ZeroCopyFrames {
         }
     }
 
-    /// Whether there are no zero-copy frames.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.frame_count == 0

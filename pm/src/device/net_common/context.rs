@@ -20,8 +20,8 @@ pub(crate) struct NetworkContext<N: NetworkDevice> {
     /// The channel and node to which the owner has bound the context.
     binding: Mutex<Option<(u32, u32)>>,
     owner: Option<Arc<Channels<N>>>,
-    /// The endpoint. It is empty until the context is bound and used for the first time. If the
-    /// context was given to another process, it stays empty.
+    /// In the owner, the holder is empty until the bound context is used for the first time. The
+    /// holder stays empty if the context was given to another process.
     endpoint: EndpointHolder<NetworkEndpoint<N>>,
 }
 

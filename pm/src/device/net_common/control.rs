@@ -10,7 +10,7 @@ use crate::device::ControlInterface;
 use crate::error::{Error, PmResult};
 
 impl<N: NetworkDevice> ControlInterface for NetworkEndpoint<N> {
-    /// Sends a control message of the process itself.
+    /// Sends a control message of the process, and not of the owner.
     fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()> {
         if node == self.self_node || message.len() > CONTROL_MTU {
             return Err(Error::Invalid);

@@ -9,8 +9,8 @@ use super::layout::SlabGeometry;
 use crate::error::{Error, PmResult};
 use std::collections::VecDeque;
 
-/// See the module. `H` is what holds the bytes of a received message in the device until the
-/// message is read.
+/// See the module. `H` identifies the memory that holds a received message until the message is
+/// read.
 pub(crate) struct ControlMessages<H> {
     free_slots: Vec<SlotIndex>,
     received: VecDeque<(ControlMessage, H)>,

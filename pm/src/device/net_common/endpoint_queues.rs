@@ -161,7 +161,7 @@ pub(crate) struct EndpointQueues {
     pub(crate) wakeup_flag: WakeupFlag,
     /// The number of messages that are neither acknowledged nor dropped. It may be out of date.
     pub(crate) outstanding: AtomicU64,
-    /// Whether RMA frames were received since `take_rma_received`.
+    /// Whether RMA frames were received since the last `take_rma_received`.
     rma_received: AtomicU64,
 }
 

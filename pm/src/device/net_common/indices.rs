@@ -6,7 +6,7 @@
 
 #![forbid(unsafe_code)]
 
-/// Defines types of index. Each is a number that becomes an offset only where memory is indexed.
+/// Defines types of index. Each is a number, and only an access to memory makes an offset from it.
 macro_rules! index_types {
     ($($(#[$doc:meta])* $name:ident)*) => {$(
         $(#[$doc])*
@@ -44,7 +44,7 @@ index_types! {
     SlotIndex
     /// The index of the entry that holds a received message.
     EntryIndex
-    /// The index of a slot for an RMA frame among these slots of its process.
+    /// The index of a slot among the slots of its process for RMA frames.
     RmaSlotIndex
 }
 

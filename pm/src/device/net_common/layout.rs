@@ -26,8 +26,7 @@ pub(crate) const CONTROL_QUEUE_LEN: usize = 4;
 pub(crate) const FRAME_HEADROOM: usize = PACKET_HEADER_LEN + 2;
 
 const PAGE: usize = 4096;
-/// The most bytes of one process's frames for messages. Its frames for RMA need the same amount
-/// again.
+/// The most bytes of one process's frames for messages. Its frames for RMA have the same limit.
 const FRAME_MEMORY_BUDGET: usize = 4 << 20;
 const MIN_SLOTS: usize = 64;
 const MAX_SLOTS: usize = 1024;
@@ -66,8 +65,7 @@ pub(crate) struct LocalNodeRecord {
     /// The same record as in a shmem segment, so that monitors sample both kinds of device in the
     /// same way.
     pub(crate) node: NodeRecord,
-    /// The number of messages that were ever in the process's queue. The process has acknowledged
-    /// them.
+    /// The number of messages that the process has accepted, and acknowledges.
     pub(crate) accepted_count: CacheAligned<AtomicU64>,
     pub(crate) control_queue: ControlQueue,
 }
@@ -80,7 +78,7 @@ pub(crate) struct SendSlotHeader {
     pub(crate) to: AtomicU32,
     /// The sequence number among the packets to `to`, if it is assigned.
     pub(crate) sequence: AtomicU32,
-    /// The position among the messages to `to`.
+    /// The position among the messages to `to`, if no sequence number is assigned.
     pub(crate) send_order: AtomicU32,
 }
 
@@ -159,8 +157,8 @@ impl SlabGeometry {
         if !fits {
             return Err(Error::Invalid);
         }
-        // If a message has the full length, there is no gap between its frame and the next one over
-        // UDP, so that a run of such frames is contiguous.
+        // Over UDP, there are no gaps between the frames of messages of the full length. A run of
+        // such frames is therefore contiguous.
         let frame_stride = (FRAME_HEADROOM + mtu).next_multiple_of(64);
         let slots = 1 << (FRAME_MEMORY_BUDGET / mtu).clamp(MIN_SLOTS, MAX_SLOTS).ilog2();
         let (node_count, local_count) = (nodes as usize, local_nodes as usize);

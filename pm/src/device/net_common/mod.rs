@@ -81,8 +81,8 @@ pub(crate) trait Engine {
     fn control_message_count(&self) -> usize;
     /// Sends a control message. Returns `NoBuffers` if the maximum number is in flight.
     fn send_control(&mut self, queues: &EndpointQueues, to: u32, message: &[u8]) -> PmResult<()>;
-    /// Passes the next control message to `read`. If `read` succeeds, the message is removed.
-    /// Returns `NoBuffers` if there is none.
+    /// Passes the next control message to `read`. If `read` succeeds, removes the message. Returns
+    /// `NoBuffers` if there is no message.
     fn receive_control<T>(
         &mut self,
         queues: &EndpointQueues,
@@ -112,7 +112,7 @@ pub(crate) trait NetworkDevice: Sized {
     /// The sockets of one node on one channel. Other networks keep their equivalent of sockets
     /// here.
     type LocalSockets;
-    /// The state of the owner's work for a process that has exited.
+    /// The state that an exited process leaves.
     type Orphan: Orphan;
 
     // Functions that the owner calls.
@@ -153,7 +153,7 @@ pub(crate) trait NetworkDevice: Sized {
 
     // Functions of an endpoint.
 
-    /// Returns `Io` if the device cannot send any more.
+    /// Returns `Io` if the device can no longer send.
     #[inline(always)]
     fn check_operational(_endpoint: &NetworkEndpoint<Self>) -> PmResult<()> {
         Ok(())
@@ -211,7 +211,8 @@ pub(crate) trait NetworkDevice: Sized {
     fn close(endpoint: &NetworkEndpoint<Self>);
 }
 
-/// A process that has exited. Its owner delivers the messages that the process has sent.
+/// The state that an exited process leaves. The owner delivers the messages that the process has
+/// sent.
 pub(crate) trait Orphan {
     /// Makes progress, and returns the time until the next call. Returns None if there is no work
     /// until a packet arrives.
@@ -236,7 +237,7 @@ pub(crate) struct NetworkEndpoint<N: NetworkDevice> {
     pub(super) select: select::NetworkSelectState,
     /// The state that this kind of network adds.
     pub(super) net: N,
-    /// The word is not 0 if the endpoint is closed and makes no more progress.
+    /// The word is not 0 if the endpoint is closed.
     pub(super) closed: AtomicU64,
     pub(super) slab: Arc<Slab>,
 }

@@ -112,7 +112,7 @@ impl NodeSlab {
         Some(self.slab.accepted(peer_index, self.self_node))
     }
 
-    /// Counts a message that is in the queue of this process.
+    /// Counts a message that this process has accepted.
     #[inline(always)]
     pub(crate) fn count_accepted(&self) {
         let accepted_count = &self.record().accepted_count.0;

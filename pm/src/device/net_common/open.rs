@@ -336,8 +336,8 @@ impl<N: NetworkDevice> Channels<N> {
     }
 }
 
-/// Counts messages as received that the process at `local_index` had accepted and never read.
-/// Called after the process has exited.
+/// Counts, as received, the messages that the process at `local_index` has accepted and not read.
+/// Called when the process has exited or has closed its endpoint.
 pub(crate) fn count_unread(slab: &Slab, local_index: LocalIndex) {
     let record = slab.record(local_index);
     let accepted_count = record.accepted_count.0.load(Ordering::Acquire);

@@ -1,4 +1,4 @@
-//! Receives messages. They wait in the order of their delivery. If no message waits, a poll
+//! Receives messages, in the order in which the engine delivers them. If no message waits, a poll
 //! receives packets.
 
 #![forbid(unsafe_code)]

@@ -1,5 +1,5 @@
-//! Blocking receive (manual 3.3). While a receiver sleeps, a thread watches the network, and wakes
-//! the receiver by its event descriptor when it delivers a message.
+//! Blocking receive (manual 3.3). While a receiver sleeps, the progress thread watches the network.
+//! A thread that delivers a message wakes the receiver by the event descriptor.
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +20,7 @@ pub(crate) struct NetworkSelectState {
 }
 
 impl NetworkSelectState {
-    /// Wakes a selecting receiver.
+    /// Wakes the sleeping receiver.
     pub(crate) fn notify(&self) {
         if let Some(event) = self.event_fd.get() {
             // The write fails if the counter is full, but a full counter also wakes the receiver.

@@ -46,7 +46,7 @@ impl SequenceNumber {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PublishedMessage {
     pub(crate) to: u32,
-    /// The position of the message among the messages to that node that have no sequence number.
+    /// If the message has no sequence number: its position among the messages to that node.
     pub(crate) order: u32,
     /// The sequence number of the message. The engine assigns it when it takes the message.
     pub(crate) sequence: Option<SequenceNumber>,
@@ -204,7 +204,6 @@ impl Slab {
         }
     }
 
-    /// Returns the start of the slab.
     pub(crate) fn start(&self) -> NonNull<u8> {
         // SAFETY: offset 0 is the header page.
         unsafe { self.ptr_at(0) }

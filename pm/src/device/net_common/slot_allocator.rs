@@ -49,7 +49,6 @@ impl<I: From<u32> + Into<u32>> SlotAllocator<I> {
         self.free_count.get()
     }
 
-    /// Frees a slot.
     #[inline(always)]
     pub(crate) fn release(&self, slot: I) {
         let slot = u64::from(slot.into());

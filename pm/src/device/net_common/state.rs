@@ -115,7 +115,7 @@ impl<N: NetworkDevice> StateInterface for NetworkEndpoint<N> {
 }
 
 impl<N: NetworkDevice> NetworkEndpoint<N> {
-    /// Copies the waiting messages. They keep waiting: each one is taken, copied, and restored.
+    /// Copies the waiting messages. Takes and restores each message, so that all still wait.
     fn copy_messages(&self) -> Vec<(u32, Vec<u8>)> {
         let mut copies = Vec::new();
         let mut restored = VecDeque::new();

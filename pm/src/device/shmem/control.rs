@@ -1,6 +1,6 @@
 //! Control messages, from the owner of the contexts to the processes. Each pair of nodes has a
 //! small ring for them, with an activation bit of its own. Control messages are not counted, and
-//! they wake no receiver.
+//! do not wake a receiver.
 
 // UNSAFETY: copies between the caller's slices and the ring.
 #![expect(unsafe_code)]

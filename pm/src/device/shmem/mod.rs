@@ -43,7 +43,7 @@ pub(crate) struct ShmemEndpoint {
     record: NonNull<NodeRecord>,
     /// Grows whenever a source sends to this node for the first time.
     generation: NonNull<AtomicU64>,
-    /// Whether this process cannot be reached by a membarrier. If so, it fences after every
+    /// Whether a membarrier cannot reach this process. If so, the process fences after every
     /// message.
     must_fence: bool,
     send: send::ShmemSender,
@@ -239,7 +239,6 @@ impl Shmem {
     }
 }
 
-/// The ring from node `from` to node `to`.
 fn message_ring(segment: &Segment, from: usize, to: usize) -> crate::ring::Ring {
     segment.ring(from, to, RingKind::Message)
 }

@@ -76,7 +76,7 @@ impl ShmemChannels {
         }
         let node = segment.node(self_node as usize);
         if node.receiver_state.0.bits() & EXITED != 0 {
-            // The context is new: it must not receive messages that were sent to an earlier one.
+            // The new context must not receive messages to the process that has exited.
             state::drop_received(&segment, self_node as usize);
             withdraw_all_regions(&segment, self_node as usize);
             node.receiver_state.0.0.store(0, Ordering::SeqCst);
@@ -153,8 +153,8 @@ pub(super) fn create_attach_fd(number: usize, endpoint: &ShmemEndpoint) -> PmRes
     fd_passing::pack(&message, &fds)
 }
 
-/// Creates a context from such a descriptor. Invalid: the content is malformed, or the descriptor
-/// was already used.
+/// Creates a context from a descriptor of [`create_attach_fd`]. Invalid: the content is malformed,
+/// or the descriptor was already used.
 pub(crate) fn attach(fd: OwnedFd) -> PmResult<Shmem> {
     let owner_pid = getsockopt(&fd, PeerCredentials).map_or(0, |peer| peer.pid());
     let (bytes, fds) = fd_passing::unpack(&fd, ATTACH_LEN)?;

@@ -1,4 +1,4 @@
-//! The state of a peer's memory, at a node that accesses this memory.
+//! The state with which this node accesses the memory of a peer.
 
 // UNSAFETY: points to tables in the segment and in the endpoint.
 #![expect(unsafe_code)]
@@ -10,7 +10,7 @@ use memmap2::MmapRaw;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-/// The memory of a target's node.
+/// The access to the memory of one peer.
 pub(super) struct PeerMemory {
     /// The regions that the node has locked.
     remote_regions: NonNull<RegionTable>,
@@ -62,15 +62,15 @@ impl PeerMemory {
         self.started_count.load(Ordering::Acquire)
     }
 
-    /// Prefetches the line of a word while its handle is checked. If the word is in another region
-    /// than the last one, this fetches an unrelated line or none, which does no harm.
+    /// Prefetches the line of a word while its handle is checked. If the word is not in the region
+    /// that was written last, this fetches an unrelated line or none, which does no harm.
     #[inline(always)]
     pub(super) fn prefetch_word(&self, word: AddrHandle) {
         let addr = word.bits().wrapping_add(self.handle_to_addr.get());
         prefetch_write(std::ptr::without_provenance::<u8>(addr as usize));
     }
 
-    /// Records the address of that word.
+    /// Records the address of a word, for [`PeerMemory::prefetch_word`].
     #[inline(always)]
     pub(super) fn remember_addr(&self, word: AddrHandle, addr: *const u8) {
         self.handle_to_addr.set((addr.addr() as u64).wrapping_sub(word.bits()));

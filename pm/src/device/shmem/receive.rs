@@ -95,7 +95,7 @@ impl Source {
     /// lock.
     #[inline(always)]
     pub(crate) fn take_next(&self, len: usize) {
-        // This is the hot source, whose first message `ShmemEndpoint::take` took.
+        // `ShmemEndpoint::take` has recorded this source with the first message of its turn.
         self.self_record().receive.0.count_received_bytes(len);
         // SAFETY: a target of the endpoint that owns `self`.
         unsafe { self.reverse_target.as_ref() }.expect_line(len & (LINE - 1));
@@ -159,11 +159,10 @@ pub(super) struct ShmemReceiver {
     first_ring: NonNull<u8>,
     active_count: SingleWriterU64,
     seen_generation: SingleWriterU64,
-    /// The hot source.
     hot: SingleWriterU64,
     /// Index in `activation_order` of the source that the next poll checks first.
     cold_cursor: SingleWriterU64,
-    /// The poll epoch when the hot source last began a turn directly after its previous one.
+    /// The poll epoch when the hot source last began a turn directly after its previous turn.
     epoch_at_turn_start: SingleWriterU64,
     held_message: HeldMessage,
 }
@@ -280,7 +279,7 @@ impl ReceiveInterface for ShmemEndpoint {
         self.start_hot_turn(source).then_some(hot as u32)
     }
 
-    /// No poll is a system call.
+    /// A poll of shmem makes no system call.
     #[inline(always)]
     fn peek(&self) -> Option<u32> {
         self.find()
@@ -335,7 +334,7 @@ impl ReceiveInterface for ShmemEndpoint {
 
 impl ShmemEndpoint {
     /// Starts another turn of the hot source and returns whether it has a message. If no poll was
-    /// empty since the last turn, the source floods, and its slots are prefetched one turn ahead.
+    /// empty since the last turn, the source floods. Its slots are then prefetched one turn ahead.
     #[inline(never)]
     fn start_hot_turn(&self, hot: &Source) -> bool {
         hot.left_of_turn.set(RECEIVE_QUANTUM);
@@ -364,7 +363,7 @@ impl ShmemEndpoint {
         self.generation().load(Ordering::Relaxed) == self.receive.seen_generation.get()
     }
 
-    /// Checks the next `ring_count` rings in turn, except the hot one.
+    /// Checks the next `ring_count` rings, except the ring of the hot source.
     #[inline(never)]
     fn poll_cold_sources(&self, ring_count: u64) -> Option<u32> {
         for _ in 0..ring_count {
@@ -395,8 +394,7 @@ impl ShmemEndpoint {
         self.find().or_else(|| self.poll_cold_sources(active_count)).or_else(|| self.find())
     }
 
-    /// Adds the sources that have sent for the first time, and takes a message from a source that
-    /// has sent.
+    /// Adds the sources that have sent for the first time, and takes a message.
     #[cold]
     fn add_new_sources(&self) -> PmResult<(*mut u8, usize)> {
         let receiver = &self.receive;

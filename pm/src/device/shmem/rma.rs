@@ -43,7 +43,7 @@ pub(super) struct RmaState {
     arena: OnceLock<Option<Arc<Arena>>>,
     /// For each node, 0 or the process id that was probed, with or without [`CMA_DENIED`].
     probed_processes: Box<[SingleWriterU64]>,
-    /// Operations that have failed and were not yet reported, by direction.
+    /// The number of failed operations that were not yet reported, by direction.
     failed_counts: [AtomicU32; 2],
     /// The numbers of failed operations for `remote_status`, by node.
     failed_operations: Mutex<BTreeMap<u32, FailedOperations>>,
@@ -135,7 +135,8 @@ impl RmaInterface for ShmemEndpoint {
             return Ok(());
         }
         let pid = self.copyable_process_of(node).ok_or(Error::NoSys)?;
-        // The system call takes much longer than a fence, so this side issues the fence itself.
+        // The system call takes much longer than a fence. Therefore this side always fences, and
+        // `wait_for_copiers` issues no membarrier for memory outside the arena.
         fence(Ordering::SeqCst);
         let regions = self.resolve_handles(node, operation)?;
         self.copy_by_kernel(node, pid, operation, regions);

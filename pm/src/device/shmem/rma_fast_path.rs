@@ -1,6 +1,6 @@
 //! The fast path to a peer's memory: copies one word between regions of PM's own allocator, in
 //! serialized calls. It checks all preconditions once, then copies by one store. If a precondition
-//! fails, it changes nothing and leaves the operation to `rma.rs`, so it calls no other function.
+//! fails, it changes nothing and leaves the operation to `rma.rs`.
 
 // UNSAFETY: copies between addresses in mappings.
 #![expect(unsafe_code)]

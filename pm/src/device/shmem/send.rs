@@ -99,8 +99,8 @@ impl Target {
         self.record().receiver_state.0.needs_attention()
     }
 
-    /// Prefetches the slots of the next run, if no message was received during the last one: then
-    /// many more messages may follow. Their slots are in the receiver's cache, and a sender that
+    /// Prefetches the slots of the next run, if no message was received during the last run. Many
+    /// more messages may then follow. Their slots are in the receiver's cache, and a sender that
     /// fetched them one by one would be slower than the receiver. If the receiver replies,
     /// prefetching is useless, because its writes take the slots away again.
     #[inline(never)]
@@ -140,7 +140,6 @@ impl Target {
         self.producer.prefetch_fixed_buffer(lines)
     }
 
-    /// This node's record.
     #[inline(always)]
     pub(super) fn self_record(&self) -> &NodeRecord {
         // SAFETY: as `record`.

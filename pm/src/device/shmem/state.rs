@@ -18,7 +18,7 @@ const SAVE_MAGIC: u64 = u64::from_le_bytes(*b"SCPMSAV\x02");
 /// The number of words before the messages: magic, nodes, self node, sent, received, number of
 /// messages.
 const HEADER_WORDS: usize = 6;
-/// The number of words before each payload: source, length, position (as `Received::position`).
+/// The number of words before each payload: source, length, position (as `TakenMessage::position`).
 const MESSAGE_HEADER_WORDS: usize = 3;
 
 /// Takes all messages for `self_node` out of its rings. Returns their number and bytes.

@@ -32,7 +32,7 @@ pub(super) struct QueueSizes {
     pub(super) send_count: usize,
 }
 
-/// The number of reads in flight on one queue pair, if the adapter supports that many.
+/// The most reads in flight on one queue pair, if the adapter supports this number.
 const MAX_READS: usize = 4;
 
 /// Access to registered memory, in addition to reads by this process.
@@ -215,8 +215,8 @@ impl Adapter {
         Some(event.event_type)
     }
 
-    /// Whether the kernel no longer lists the adapter. Drivers of software adapters do not notify
-    /// processes that have them open, and the removal waits for these processes.
+    /// Whether the kernel no longer lists the adapter. The driver of a software adapter does not
+    /// notify the processes that have the adapter open, and the removal waits for these processes.
     pub(super) fn is_unlisted(&self) -> bool {
         self.sysfs_path.as_ref().is_some_and(|path| !path.exists())
     }
@@ -397,7 +397,7 @@ pub(super) struct DmaBuffer {
     len: usize,
 }
 
-// SAFETY: plain memory; its users agree on who uses which part.
+// SAFETY: plain memory; its users agree on which of them uses which part.
 unsafe impl Send for DmaBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for DmaBuffer {}

@@ -1,6 +1,6 @@
-//! Checks whether this process could reach others by RDMA. It is for an owner that can offer
-//! another network. The probe makes the calls that a context makes, because only these show whether
-//! an adapter or a limit refuses them.
+//! Checks whether this process could reach other hosts by RDMA. An owner that can offer another
+//! network uses the probe. The probe makes the calls that a context makes, because only these show
+//! whether an adapter or a limit refuses them.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What an endpoint knows about the state of its adapter, and what the user was notified of.
+//! The state of an endpoint's adapter, and the events that the user was notified of.
 
 #![forbid(unsafe_code)]
 
@@ -44,7 +44,7 @@ impl AdapterStatus {
         }
     }
 
-    /// Checks from time to time whether the adapter exists.
+    /// Checks at intervals whether the adapter exists.
     pub(super) fn check_existence(&mut self, adapter: &Adapter, now_ns: u64) {
         if now_ns.saturating_sub(self.checked_ns) > ADAPTER_CHECK_INTERVAL_NS {
             self.checked_ns = now_ns;

@@ -1,6 +1,6 @@
 //! The owner's work for processes that have exited. The adapter has destroyed their queue pairs,
 //! but their unacknowledged messages are still in the slab. The owner connects to the peers of
-//! these processes, as after the failure of a queue pair, and sends these messages.
+//! these processes, as after the failure of a queue pair, and sends the messages.
 
 #![forbid(unsafe_code)]
 
@@ -24,7 +24,7 @@ pub(crate) struct VerbsOrphan {
 }
 
 impl VerbsOrphan {
-    /// Takes over the dead process's slots.
+    /// Takes over the slots of the exited process.
     pub(super) fn adopt(mut engine: VerbsEngine) -> VerbsOrphan {
         let geometry = *engine.slab.geometry();
         let entries = receive_buffers::entry_count(geometry.nodes as usize);

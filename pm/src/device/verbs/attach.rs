@@ -44,7 +44,7 @@ impl PortParams {
         bytes
     }
 
-    /// Decodes what `encode` has written. Invalid: `encode` does not write such bytes.
+    /// Decodes a result of `encode`. Invalid: the bytes are not such a result.
     pub(super) fn decode(bytes: &[u8]) -> PmResult<PortParams> {
         let (&[port, service_level, p, q, a, b, c, d], name) =
             bytes.split_first_chunk::<HEADER_LEN>().ok_or(Error::Invalid)?;

@@ -122,7 +122,6 @@ impl DeviceAttr {
     pub(super) fn new() -> DeviceAttr {
         DeviceAttr([0; 58])
     }
-    /// The vendor number.
     pub(super) fn vendor(&self) -> u32 {
         self.0[96 / 4]
     }

@@ -22,7 +22,7 @@ pub struct VerbsOptions {
     /// The address that receives hellos (`-link ADDRESS`). None: loopback, which is possible only
     /// if all nodes are local.
     pub link: Option<IpAddr>,
-    /// Which adapter is used, and how.
+    /// The adapter, and the attributes of its connections.
     pub adapter: AdapterChoice,
 }
 
@@ -106,7 +106,7 @@ impl VerbsOptions {
         }
         self.adapter.check()?;
         if self.link.is_none() && !self.network.is_on_one_host() {
-            return Err("-link is missing: it names the address of this host for its peers".into());
+            return Err("-link: missing; give an address that the other nodes can reach".into());
         }
         self.link.get_or_insert(IpAddr::V4(Ipv4Addr::LOCALHOST));
         Ok(self)

@@ -30,7 +30,6 @@ pub(super) struct HandshakeState {
     pub(super) is_ready: bool,
 }
 
-/// An event of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionEvent {
     /// Messages or operations are queued.

@@ -44,8 +44,8 @@ impl VerbsEngine {
         self.peers.list_timer(node);
     }
 
-    /// Reports a failed action, which is tried again with growing intervals. If an adapter has no
-    /// more resources, warns the user, once.
+    /// Reports a failed action, which the engine tries again at growing intervals. Warns the user
+    /// once if the adapter has no more resources.
     fn report_connect_failure(&mut self, node: u32, action: Action, why: &str) {
         let text = format!("verbs: cannot connect to node {node}: {why}; retrying");
         if action == Action::CreateQp {

@@ -19,7 +19,7 @@ impl VerbsEngine {
         while let Some((to, bytes, len)) = self.slab.control_queue().peek() {
             match self.send_control_message(queues, to, &bytes[..len]) {
                 Err(Error::NoBuffers) => return,
-                // A message that cannot be sent is invalid.
+                // The message was sent, or is invalid and can never be sent.
                 _ => self.slab.control_queue().pop(),
             }
         }

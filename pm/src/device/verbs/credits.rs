@@ -37,12 +37,12 @@ impl Credits {
         self.window
     }
 
-    /// The words in which peers report what they have consumed.
+    /// The words in which peers report their counts of consumed messages.
     pub(super) fn words(&self) -> Arc<DmaBuffer> {
         self.words.memory.clone()
     }
 
-    /// The address of these words, and their key.
+    /// The address of the words that peers write, and their key.
     pub(super) fn target(&self) -> (u64, u32) {
         (self.words.memory.addr(0, 8).addr() as u64, self.words.rkey)
     }
@@ -67,8 +67,8 @@ impl Credits {
         let _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, newer_word);
     }
 
-    /// Whether a peer must get a report of the `consumed` messages. It has got one of the first
-    /// `advertised` messages.
+    /// Whether a report of the `consumed` messages to a peer is due. The last report was about the
+    /// first `advertised` messages.
     #[inline]
     pub(super) fn is_report_due(&self, consumed: u32, advertised: u32) -> bool {
         consumed.wrapping_sub(advertised) >= self.window / 2
@@ -82,7 +82,7 @@ impl Credits {
         self.location(index, 8)
     }
 
-    /// The location of no bytes. A write of these bytes completes after all earlier work.
+    /// A location of length 0. A write from this location completes after all earlier work.
     pub(super) fn no_bytes(&self) -> Sge {
         self.location(0, 0)
     }

@@ -153,6 +153,9 @@ impl VerbsEngine {
                 while let Some(item) = self.peers[to].send_queue.pop_done() {
                     self.complete_item(queues, to, item, true);
                 }
+                if self.peers[to].has_unsent_report {
+                    self.send_credits(queues, to);
+                }
                 self.transmit_more(queues, to);
             }
             if completions.len() < CompletionBatch::SIZE {
@@ -271,8 +274,8 @@ impl VerbsEngine {
         if !queues.submitted.is_empty() {
             self.send_submitted(queues);
         }
-        // With nothing in flight, a poll is only needed to detect failures of queue pairs from time
-        // to time.
+        // If no work is in flight, a poll only detects failures of queue pairs, and need not be
+        // frequent.
         if self.peers.has_work_in_flight() || mode == ProgressMode::All {
             self.poll_send_completions(queues);
         }
@@ -311,7 +314,7 @@ impl net_common::Engine for VerbsEngine {
             return false;
         }
         self.deliver_completions(queues, completions);
-        // Returns at once, so that the receiver gets its message. The next pass does the rest.
+        // The receiver gets its message at once. The next pass does the rest of the work.
         if mode == ProgressMode::Receive && self.has_delivered && !self.is_deferred {
             self.is_deferred = true;
             return std::mem::take(&mut self.has_delivered);

@@ -20,9 +20,9 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 
 const NAME: &CStr = c"libibverbs.so.1";
-/// A limit of ports that no adapter reaches.
+/// The most ports of an adapter. No adapter has as many.
 const MAX_PORTS: u8 = 16;
-/// The number of addresses and partitions of a port that are read.
+/// The most addresses of an adapter and partitions of a port that are read.
 const MAX_GIDS: usize = 256;
 const MAX_PARTITIONS: u16 = 128;
 
@@ -147,9 +147,9 @@ impl Library {
         // SAFETY: a local variable receives the count.
         let list = unsafe { (self.get_device_list)(&raw mut count) };
         if list.is_null() {
-            return Err(format!("RDMA adapters: {}", io::Error::last_os_error()));
+            return Err(format!("RDMA adapters cannot be listed: {}", io::Error::last_os_error()));
         }
-        let mut context_result = Err(format!("there is no adapter {wanted_name} any more"));
+        let mut context_result = Err(format!("RDMA adapter {wanted_name} no longer exists"));
         for number in 0..usize::try_from(count).unwrap_or(0) {
             // SAFETY: the list has that many devices, alive until it is freed below.
             let device = unsafe { *list.add(number) };

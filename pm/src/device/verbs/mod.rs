@@ -8,7 +8,7 @@
 //! | `port_selection.rs` | selects adapter, port and address; pure |
 //! | `ibverbs_library.rs`, `bindings.rs` | libibverbs, opened at run time; its declarations |
 //! | `adapter.rs`, `queue_pair.rs` | adapter resources: queues, registered memory; queue pairs |
-//! | `adapter_status.rs` | what the adapter's events have shown |
+//! | `adapter_status.rs` | the state of the adapter |
 //! | `peer.rs`, `peer_table.rs` | state of one peer; all peers |
 //! | `connection.rs`, `hello.rs` | the protocol that connects a pair of queue pairs; pure |
 //! | `hello_socket.rs` | the socket of this protocol |
@@ -84,7 +84,7 @@ pub(crate) struct Verbs {
     regions: Arc<VerbsRegions>,
     /// Wakes the thread to end it.
     stop: EventFd,
-    /// The adapter was removed.
+    /// The word is not 0 if the adapter was removed.
     broken: AtomicU64,
 }
 
@@ -207,8 +207,8 @@ impl NetworkDevice for Verbs {
         // Serves requests of threads that found the engine locked.
         endpoint.serve(ProgressMode::Send);
     }
-    /// A later message makes the adapter's channel readable, and the progress thread rings the
-    /// doorbell.
+    /// A later message makes the adapter's channel readable, and the progress thread wakes the
+    /// receiver.
     fn arm_wakeup(endpoint: &VerbsEndpoint) {
         endpoint.progress_lock.lock().adapter.request_notify();
     }

@@ -22,7 +22,7 @@ pub(super) fn log_io_error(error: std::io::Error) -> Error {
 
 impl VerbsChannels {
     /// Selects the adapter and opens the sockets. NoDevice: there is no usable adapter. With
-    /// PM_DEBUG a line names the missing library, kernel module or adapter, or the bad option.
+    /// PM_DEBUG, PM logs the missing library, kernel module or adapter, or the bad option.
     pub(crate) fn new(options: &VerbsOptions) -> PmResult<VerbsChannels> {
         let chosen = choose(&options.adapter)?;
         debug::log(debug::INFO, || format!("device verbs: {}", describe(&chosen)));

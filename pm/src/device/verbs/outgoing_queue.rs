@@ -19,7 +19,6 @@ pub(super) enum MessageClass {
     Control = 1,
 }
 
-/// A queued message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueuedMessage {
     pub(super) slot: SlotIndex,
@@ -62,7 +61,6 @@ impl RdmaOperation {
     }
 }
 
-/// An item of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueItem {
     Message(QueuedMessage),
@@ -121,8 +119,8 @@ impl OutgoingQueue {
         item
     }
 
-    /// Whether no item precedes a new message, and fewer than `max_in_flight` work requests are in
-    /// flight.
+    /// Whether a new message need not wait for a read or for an item that is not posted, and fewer
+    /// than `max_in_flight` work requests are in flight.
     #[inline(always)]
     pub(super) fn can_send_now(&self, max_in_flight: usize) -> bool {
         let is_blocked = self.posted_count < self.items.len() || self.read_count > 0;
@@ -140,8 +138,8 @@ impl OutgoingQueue {
         self.read_count > 0 && posted.any(|(item, _)| is_rdma(item, Direction::Read))
     }
 
-    /// Whether `next_to_post` must wait until reads are done. This queue waits and not the adapter
-    /// (by a fence), because with a fence rdma_rxe may never continue.
+    /// Whether `next_to_post` must wait until reads are done. The queue does not use a fence of the
+    /// adapter, because rdma_rxe may never continue after a fence.
     #[inline(always)]
     pub(super) fn must_wait(&self) -> bool {
         match self.next_to_post() {

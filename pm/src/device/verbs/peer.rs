@@ -9,7 +9,6 @@ use super::regions::RemoteRegion;
 use crate::rma::OperationLog;
 use std::collections::HashMap;
 
-/// The state of one peer.
 #[derive(Default)]
 pub(super) struct VerbsPeer {
     pub(super) connection: Connection,
@@ -29,11 +28,13 @@ pub(super) struct VerbsPeer {
     pub(super) pending_entry_read: Option<(u32, u32)>,
     /// The numbers that are expected next from the peer: messages, control messages.
     pub(super) expected: [u32; 2],
-    /// The number of its messages and control messages that were consumed. `advertised`: the number
-    /// of consumed messages that was reported to it.
+    /// The number of the peer's messages and control messages that were consumed. `advertised`: the
+    /// number of consumed messages that was reported to the peer.
     pub(super) consumed: [u32; 2],
     pub(super) advertised: u32,
-    /// Messages and control messages that were sent to it.
+    /// Whether the last report of these numbers found no room in the queue pair.
+    pub(super) has_unsent_report: bool,
+    /// Messages and control messages that were sent to the peer.
     pub(super) sent: [u32; 2],
     /// Whether the peer is in the list of peers with work in flight.
     pub(super) is_busy: bool,

@@ -1,5 +1,5 @@
-//! The peers of an endpoint, with what concerns all of them: the number of work requests in flight,
-//! and the lists of peers that have a timer or work in flight.
+//! The peers of an endpoint, the number of work requests in flight to all peers, and the lists of
+//! peers that have a timer or work in flight.
 
 #![forbid(unsafe_code)]
 
@@ -10,7 +10,7 @@ use std::ops::{Index, IndexMut};
 
 /// Work requests of a queue pair that are reserved for other purposes than messages.
 pub(super) const RESERVED_WORK_REQUESTS: usize = 8;
-/// The number of these that reports of credit leave free.
+/// The number of reserved work requests that reports of credit leave free.
 const SPARE_WORK_REQUESTS: usize = 2;
 
 /// See the module.
@@ -197,7 +197,7 @@ mod tests {
             numbers.push(peers.begin_work(node, true).1);
         }
         peers.complete_up_to(2, numbers[1]);
-        // A request that is not in flight.
+        // This request is no longer in flight.
         peers.complete_up_to(2, numbers[1]);
         assert_eq!(peers.in_flight, 3);
         peers.on_qp_destroyed(2);

@@ -15,7 +15,6 @@ pub(crate) struct AdapterInfo {
     pub(crate) ports: Vec<Port>,
 }
 
-/// A port of an adapter.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Port {
     pub(crate) number: u8,

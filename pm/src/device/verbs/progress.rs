@@ -1,6 +1,6 @@
 //! The progress thread of an endpoint. It connects peers while the application computes, wakes a
-//! sleeping receiver, and does all other work from time to time. Messages between connected peers
-//! do not need the thread.
+//! sleeping receiver, and does all other work at intervals. Messages between connected peers do not
+//! need the thread.
 
 #![forbid(unsafe_code)]
 
@@ -92,7 +92,7 @@ impl VerbsEndpoint {
         max_sleep
     }
 
-    /// Waits until all sent messages are acknowledged.
+    /// Waits until all sent messages are acknowledged, but at most [`EXIT_ACK_TIMEOUT`].
     pub(super) fn wait_for_acks(&self) {
         let deadline = Instant::now() + EXIT_ACK_TIMEOUT;
         while self.is_send_done() == Err(Error::Busy) && Instant::now() < deadline {

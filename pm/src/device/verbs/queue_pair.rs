@@ -13,10 +13,10 @@ use super::bindings::{
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-/// Inline data sizes to request. If the adapter refuses one, the next smaller one is tried. The
+/// The sizes of inline data to request. If the adapter refuses a size, the next size is tried. The
 /// adapter copies inline data from the request instead of fetching it.
 const INLINE_SIZES: [u32; 3] = [128, 64, 0];
-/// The number of work requests of one queue pair, if the adapter supports that many.
+/// The most work requests of one queue pair, if the adapter supports this number.
 pub(super) const SEND_QUEUE_DEPTH: usize = 256;
 
 /// A packet is sent again after 4.096 µs times 2^14 (67 ms), six times. The value is not 7, because
@@ -42,7 +42,6 @@ pub(super) struct QpAddress {
     pub(super) mtu: u8,
 }
 
-/// A work request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkRequest {
     /// The id that the completion of this request returns.

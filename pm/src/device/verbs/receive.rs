@@ -18,7 +18,6 @@ use crate::sync::Ordering;
 /// The largest number of batches per pass.
 const MAX_BATCHES_PER_PASS: usize = 16;
 
-/// A message's header.
 #[derive(Clone, Copy, Debug)]
 struct MessageHeader {
     sequence: u32,
@@ -81,8 +80,8 @@ impl VerbsEngine {
         let words = unsafe { buffer.cast::<[u32; 4]>().read_unaligned() };
         let from = u32::from_le(words[2]);
         if completion.status != 0 || !self.is_current_qp(completion.qp_num, from) {
-            // The message is from a queue pair that was replaced, and its sender sends it again; or
-            // the sender field is forged.
+            // If the queue pair has failed or was replaced, the sender sends the message again.
+            // Otherwise the sender field is forged.
             return self.receive_buffers.post_buffer(&self.adapter, entry);
         }
         let header = MessageHeader::parse(words, completion.byte_len, self.receive_buffers.mtu);
@@ -132,12 +131,15 @@ impl VerbsEngine {
         }
     }
 
-    /// Reports to a peer how many of its messages were consumed. If that is not possible now, the
-    /// next hello reports the number.
+    /// Reports to a peer how many of its messages were consumed. If the peer is not connected, the
+    /// next hello reports the number. If the queue pair has no room, the report is sent when a work
+    /// request has completed. The peer may wait for exactly this report.
     pub(super) fn send_credits(&mut self, queues: &EndpointQueues, to: u32) {
         let consumed = self.peers[to].consumed;
         let word = self.credits.store_consumed(to, consumed);
-        if self.write_word(queues, to, word) {
+        let is_sent = self.write_word(queues, to, word);
+        self.peers[to].has_unsent_report = !is_sent;
+        if is_sent {
             self.peers[to].advertised = consumed[0];
         }
     }

@@ -18,7 +18,7 @@ const EXTRA_BUFFERS: usize = 2 * CONTROL_QUEUE_LEN;
 /// The limits of the window (see `window`), which is larger if there are few peers.
 const MAX_WINDOW: usize = 64;
 const MIN_WINDOW: usize = 16;
-/// The sum of the windows of all peers, unless each would get less than `MIN_WINDOW`.
+/// The sum of the windows of all peers, if this permits at least `MIN_WINDOW` for each.
 const TOTAL_WINDOW: usize = 256;
 
 /// The window: the number of messages to one of `nodes` nodes that may be in flight or unread.
@@ -26,7 +26,6 @@ pub(super) fn window(nodes: usize) -> usize {
     (TOTAL_WINDOW / nodes.saturating_sub(1).max(1)).clamp(MIN_WINDOW, MAX_WINDOW)
 }
 
-/// The receive buffers.
 pub(super) struct SharedReceiveBuffers {
     peer_regions: Box<[Option<MemoryRegion<Arc<DmaBuffer>>>]>,
     /// The number of buffers of a peer. The index among them takes `index_bits` bits of the
@@ -105,7 +104,7 @@ fn index_bits(nodes: usize) -> u32 {
     buffers_per_peer(nodes).next_power_of_two().ilog2()
 }
 
-/// The range of entries: a power of two.
+/// The number of possible entries, rounded up to a power of two.
 pub(super) fn entry_count(nodes: usize) -> usize {
     (nodes << index_bits(nodes)).next_power_of_two()
 }

@@ -104,7 +104,7 @@ impl VerbsEngine {
         }
         operation.number = peer.operations.start();
         if has_exited {
-            self.report_failed_rdma(node, &operation, "it has exited");
+            self.report_failed_rdma(node, &operation, "the node has exited");
             return Ok(());
         }
         self.rdma_counts.begin(operation.direction);
@@ -220,7 +220,6 @@ impl VerbsEngine {
         }
     }
 
-    /// Refuses the next operation.
     fn refuse_next_rdma(&mut self, to: u32, why: &str) {
         if let Some(operation) = self.peers[to].send_queue.remove_refused() {
             self.abandon_rdma(to, &operation, why);
@@ -239,7 +238,7 @@ impl VerbsEngine {
     pub(super) fn on_work_refused(&mut self, to: u32, failed_work: u32) {
         let peer = &mut self.peers[to];
         if peer.pending_entry_read.is_some_and(|(work, _)| work == failed_work) {
-            return self.refuse_next_rdma(to, "its table cannot be read");
+            return self.refuse_next_rdma(to, "the table of regions cannot be read");
         }
         if let Some(operation) = peer.send_queue.remove_failed(failed_work) {
             peer.remote_regions.remove(&operation.remote_handle.region_bits());
@@ -262,7 +261,7 @@ impl VerbsEngine {
         self.rdma_counts.end(operation.direction);
         self.publish_rdma_count();
         if !is_done {
-            return self.report_failed_rdma(node, operation, "it has exited");
+            return self.report_failed_rdma(node, operation, "the node has exited");
         }
         self.peers[node].operations.end(operation.number, Outcome::Done);
         let moved_bytes = &self.slab.record().node.send.0.rma_bytes[operation.direction as usize];

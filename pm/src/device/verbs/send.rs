@@ -65,7 +65,8 @@ impl VerbsEngine {
         self.transmit(queues, to);
     }
 
-    /// Sends a message that no item precedes. Its queue entry is written while it is in flight.
+    /// Sends a message that need not wait in the queue. The entry in the queue is written while the
+    /// message is in flight.
     #[inline(always)]
     fn send_unqueued(&mut self, queues: &EndpointQueues, to: u32, message: QueuedMessage) {
         let frame = self.write_header(message);
@@ -75,7 +76,7 @@ impl VerbsEngine {
         self.on_posted(queues, to, posted);
     }
 
-    /// Appends a message to the queue of that peer.
+    /// Appends a message to the queue of a peer.
     pub(super) fn enqueue(&mut self, to: u32, message: QueuedMessage) {
         self.write_header(message);
         self.outstanding += 1;

@@ -113,7 +113,7 @@ pub fn on_every_kind_with_regions(nodes: usize, test: impl Fn(&TestBed)) {
     on_all(nodes, test);
 }
 
-/// As [`on_every_kind_with_regions`], for a test that holds [`REGION_IDS_LOCK`].
+/// Like [`on_every_kind_with_regions`], for a test that holds [`REGION_IDS_LOCK`].
 pub fn on_all(nodes: usize, test: impl Fn(&TestBed)) {
     let _dog = Watchdog::new(300);
     for kind in ALL_KINDS {

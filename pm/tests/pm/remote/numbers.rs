@@ -100,7 +100,7 @@ fn each_failed_operation_is_reported_once_by_number() {
             let first = round * 10;
             let expected = [first + 2, first + 3, first + 9];
             assert_eq!(failures_up_to(bed, 1, first + 10), expected, "{}", bed.kind);
-            assert_eq!(failures_up_to(bed, 1, first + 10), [], "told once");
+            assert_eq!(failures_up_to(bed, 1, first + 10), [], "reported once");
             assert_eq!(failures_up_to(bed, 2, first + 10), []);
         }
         // The functions of the manual also report the failures.

@@ -364,7 +364,7 @@ struct SingleWrite(Option<String>);
 impl std::io::Write for SingleWrite {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let before = self.0.replace(String::from_utf8(bytes.to_vec()).unwrap());
-        assert_eq!(before, None, "a dump is one write: those of several nodes are not mixed");
+        assert_eq!(before, None, "a dump is one write, so that dumps of several nodes do not mix");
         Ok(bytes.len())
     }
 

@@ -136,7 +136,7 @@ fn the_owner_of_an_exited_process_continues_with_the_same_sockets() {
             let [mut first, mut other] = wires;
             check_transfer(&mut first, &mut other, &[100; 700], &payload);
             check_transfer(&mut other, &mut first, &[100; 700], &payload);
-            // The process dies with packets that it has not released, and some that it has not
+            // The process exits with packets that it has not released, and packets that it has not
             // read.
             other.send_all(0, 0, &[100; 40]);
             let mut out = [Received::default(); 8];

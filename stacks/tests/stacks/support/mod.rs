@@ -66,7 +66,7 @@ pub fn run_tool(tool: &str, arguments: &[&str]) -> bool {
     }
 }
 
-/// A running program. It is killed when this is dropped.
+/// A running program. Dropping this value kills the program.
 pub struct Running {
     child: Child,
     output: BufReader<ChildStdout>,

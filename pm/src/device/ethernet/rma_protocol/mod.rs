@@ -106,7 +106,7 @@ pub(super) struct FragmentStream {
     number: OperationNumber,
     /// For a write, the handle at the target. For a read, the offset in the response.
     position: u64,
-    /// Whether its bytes directly follow those of the latest frame.
+    /// Whether the bytes of the stream directly follow those of the latest frame.
     is_continuation: bool,
 }
 
@@ -151,7 +151,6 @@ pub(super) struct CopyTarget {
 }
 
 impl FragmentStream {
-    /// Returns the number of the operation.
     pub(super) fn number(&self) -> OperationNumber {
         self.number
     }
@@ -182,7 +181,7 @@ pub(super) struct RmaProtocol {
     maybe_completed: Vec<u32>,
     /// The number of operations of this node that have not completed.
     operation_count: usize,
-    /// Messages that wait for operations.
+    /// The number of messages that wait for operations.
     deferred_count: usize,
     /// The number of received frames that no libpm sends.
     refused_count: u64,
@@ -220,7 +219,7 @@ impl RmaProtocol {
         self.mark_ready(message.to);
     }
 
-    /// Messages that wait for operations.
+    /// Returns the number of messages that wait for operations.
     pub(super) fn deferred_count(&self) -> usize {
         self.deferred_count
     }
@@ -242,7 +241,7 @@ impl RmaProtocol {
         self.ready_peers.len()
     }
 
-    /// Returns the next of these peers, and moves it to the end of the list.
+    /// Returns the next peer that may have something to send, and moves it to the end of the list.
     pub(super) fn next_ready(&mut self) -> Option<u32> {
         let node = *self.ready_peers.front()?;
         self.ready_peers.rotate_left(1);

@@ -1,4 +1,4 @@
-//! Compares two nodes with a model, and passes frames to a node that no libpm sends.
+//! Compares two nodes with a model, and tests a node with frames that no libpm sends.
 
 use super::*;
 use crate::device::net_common::indices::SlotIndex;

@@ -83,7 +83,7 @@ fn parse(bytes: &[u8]) -> Option<Address> {
         (b'R', mac) => WireAddress::Raw(mac.try_into().ok()?, port),
         _ => return None,
     };
-    // Port 0 is invalid, and no link has a smaller MTU than IPv4 requires.
+    // Port 0 is invalid. Every host accepts datagrams with 512 bytes of data (RFC 791).
     let mtu = u16::from_be_bytes([high, low]);
     (port != 0 && mtu >= 512).then_some(Address { mtu, location })
 }

@@ -1,5 +1,5 @@
-//! An endpoint consists of the sockets of one process for one link. The owner opens the sockets
-//! (`open.rs`) and passes them to the process, together with a description.
+//! The endpoint of a wire consists of the sockets of one process for one link. The owner opens the
+//! sockets (`open.rs`) and passes them to the process, together with a description.
 
 #![forbid(unsafe_code)]
 
@@ -156,7 +156,7 @@ impl WireEndpoint {
         let clone = |fd: &OwnedFd| fd.try_clone();
         let descriptors: Result<Vec<_>, _> = self.descriptors.iter().map(clone).collect();
         let descriptors = descriptors.map_err(|error| {
-            WireError::with_cause(format!("duplicates for {}", self.link), error)
+            WireError::with_cause(format!("{}: cannot duplicate the sockets", self.link), error)
         })?;
         Ok(WireEndpoint { link: self.link.clone(), descriptors, note: self.note.clone(), ..*self })
     }
@@ -186,7 +186,7 @@ impl WireEndpoint {
 /// Kind, name and MTU of the link, address, loss.
 type ParsedDescription = (WireKind, String, usize, Address, Option<FaultConfig>);
 
-/// Parses what [`WireEndpoint::describe`] has written. None: it is malformed.
+/// Parses a result of [`WireEndpoint::describe`]. None: the bytes are not such a result.
 pub(super) fn parse_description(bytes: &[u8]) -> Option<ParsedDescription> {
     let (&[b'W', 1, code, name_len], rest) = bytes.split_first_chunk()? else { return None };
     let kind = WireKind::ALL.into_iter().find(|kind| kind.code() == code)?;
@@ -222,7 +222,7 @@ pub(super) fn parse_description(bytes: &[u8]) -> Option<ParsedDescription> {
 /// held until the last descriptor of the returned socket is closed. The socket is also used for
 /// interface requests.
 pub(super) fn claim_port(link: &str) -> Result<(OwnedFd, u16), WireError> {
-    let to_error = |error| WireError::with_cause(format!("{link}: a port for this process"), error);
+    let to_error = |error| WireError::with_cause(format!("{link}: cannot claim a port"), error);
     for _ in 0..64 {
         // Port 0 is invalid.
         let port = (RandomState::new().build_hasher().finish() as u16).max(1);

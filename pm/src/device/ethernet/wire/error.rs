@@ -35,7 +35,7 @@ impl fmt::Display for WireError {
     }
 }
 
-/// A packet could not be sent, or the link reported an error.
+/// The error of a packet that could not be sent, or of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WireFault(pub Errno);
 

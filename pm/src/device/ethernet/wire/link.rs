@@ -136,7 +136,7 @@ fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
 /// Returns all addresses of all interfaces in the network namespace of this process.
 pub fn interface_addresses() -> Result<Vec<InterfaceAddress>, WireError> {
     let all =
-        getifaddrs().map_err(|errno| WireError::with_cause("the interfaces' addresses", errno))?;
+        getifaddrs().map_err(|errno| WireError::with_cause("cannot list the interfaces", errno))?;
     let to_interface_address = |entry: nix::ifaddrs::InterfaceAddress| {
         let mask = entry.netmask.as_ref().and_then(ip);
         Some(InterfaceAddress {

@@ -7,10 +7,10 @@
 //! | AF_PACKET | Ethernet frames, received from a mapped ring | trusted links |
 //! | AF_XDP | Ethernet frames that bypass the network stack | trusted links, one process per NIC |
 //!
-//! Both raw wires use the project's own EtherType.
+//! Both raw wires use an EtherType for local experiments (`ether_header.rs`).
 //!
 //! The owner of a process (the shepherd) opens a [`WireEndpoint`] for each process and link with
-//! its own rights, and passes the description and the descriptors to the process. The process
+//! its own rights. It passes the description and the descriptors to the process. The process
 //! attaches a [`Wire`] to them. After the process has exited, the owner attaches a wire to its
 //! duplicates and continues.
 //!
@@ -117,8 +117,8 @@ pub struct Stats {
     pub sent: u64,
     /// System calls for sending.
     pub send_calls: u64,
-    /// Packets that were dropped before they were sent: the link was down, the packet was longer
-    /// than the peer's MTU, or it was not in the slab.
+    /// Packets that were dropped before they were sent, because the link was down, the packet was
+    /// longer than the peer's MTU, or the payload was not in the slab.
     pub unsent: u64,
     /// Packets returned to the caller.
     pub received: u64,
@@ -236,7 +236,7 @@ impl Wire {
     }
 
     /// Receives the waiting packets, at most as many as `out` holds, and returns their number. It
-    /// makes at most one system call to receive. An empty poll has the lowest cost.
+    /// makes at most one system call to receive.
     #[inline]
     pub fn receive(&mut self, out: &mut [Received]) -> usize {
         match &mut self.fault_injector {

@@ -1,5 +1,5 @@
-//! Opens the sockets of an endpoint, and checks those that another process has passed. The owner
-//! opens them with its own rights, so that the process needs no rights. Opening requires
+//! Opens the sockets of an endpoint, and checks sockets that another process has passed. The owner
+//! opens the sockets with its own rights, so that the process needs no rights. Opening requires
 //! CAP_NET_RAW for raw wires, and for AF_XDP also CAP_BPF and CAP_NET_ADMIN.
 
 #![forbid(unsafe_code)]
@@ -29,7 +29,7 @@ impl WirePreference {
     /// Parses `udp`, `raw`, `packet` or `xdp`.
     ///
     /// # Errors
-    /// The word is not one of these.
+    /// The word is none of these four.
     pub fn parse(word: &str) -> Result<WirePreference, WireError> {
         match word {
             "udp" => Ok(WirePreference::Udp),
@@ -56,8 +56,8 @@ pub struct WireOptions {
     /// Fault injection, for tests.
     pub loss: Option<FaultConfig>,
     /// For raw wires, a secret that the packet of each received frame must carry. Other frames
-    /// never reach the socket, and a process that receives the socket cannot change this. It is for
-    /// processes that have fewer rights than the owner.
+    /// never reach the socket, and a process that receives the socket cannot change this. Set it if
+    /// the process has fewer rights than the owner.
     pub secret: Option<u64>,
 }
 

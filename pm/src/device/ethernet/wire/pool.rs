@@ -34,7 +34,7 @@ impl BufferPool {
         let map = MmapOptions::new()
             .len(len)
             .map_anon()
-            .map_err(|error| WireError::new(format!("{len} bytes of receive buffers: {error}")))?;
+            .map_err(|error| WireError::new(format!("receive buffers ({len} bytes): {error}")))?;
         let total = small.count + large.count;
         // The most recently released buffer is used first, because it is in the cache.
         let descending = |from: usize, to: usize| (from as u32..to as u32).rev().collect();

@@ -27,7 +27,6 @@ unsafe impl SockOptValue for libc::xdp_mmap_offsets {}
 // SAFETY: as above.
 unsafe impl SockOptValue for libc::xdp_statistics {}
 
-/// Sets a socket option.
 pub fn set<T: SockOptValue>(
     fd: BorrowedFd<'_>,
     level: i32,

@@ -65,7 +65,7 @@ impl PacketWire {
         let mtu = endpoint.mtu();
         let geometry = PacketRingGeometry::new(packet_mtu(endpoint.link_mtu()));
         let ring = PacketRing::map(socket.as_fd(), geometry)
-            .map_err(|error| WireError::new(format!("{link}: the receive ring: {error}")))?;
+            .map_err(|error| WireError::new(format!("{link}: AF_PACKET: receive ring: {error}")))?;
         let size = packet_mtu(endpoint.link_mtu()).next_multiple_of(64);
         let count = (8 << 20) / size;
         let pool = BufferPool::new(SizeClass { size, count }, SizeClass { size: 64, count: 0 })?;

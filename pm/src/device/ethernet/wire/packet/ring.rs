@@ -15,7 +15,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// The size of a block in bytes. The kernel allocates a block contiguously.
 const RING_BLOCK_LEN: usize = 128 << 10;
-/// The approximate size of the ring in bytes.
+/// The size of the ring in bytes.
 const RING_LEN: usize = 4 << 20;
 /// The sizes of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,10 +100,10 @@ pub struct Frame {
 pub struct PacketRing {
     map: MmapRaw,
     geometry: PacketRingGeometry,
-    /// The offset of the frame that the kernel fills next, if it is known.
+    /// The offset of the frame to read next, if it is known.
     next_offset: usize,
-    /// Whether `next_offset` is known. After an owner has adopted a ring, the first received frame
-    /// determines it.
+    /// Whether `next_offset` is known. The oldest received frame determines it, because another
+    /// process may have used the ring before.
     synced: bool,
 }
 

@@ -1,10 +1,10 @@
-//! The UDP wire (`agent-udp` in the manual's table of devices). It has one socket for each process
-//! and link. A run of packets of equal size to one peer is sent as one datagram, which the kernel
-//! or the NIC segments (UDP_SEGMENT). The receiver's kernel may coalesce the segments into one
-//! datagram again (UDP_GRO).
+//! The UDP wire (`agent-udp` in the manual's table of devices). It receives from one socket for
+//! each process and link. A run of packets of equal size to one peer is sent as one datagram, which
+//! the kernel or the NIC segments (UDP_SEGMENT). The receiver's kernel may coalesce the segments
+//! into one datagram again (UDP_GRO).
 //!
 //! The length of a packet precedes it in 2 bytes, big-endian. Packets that share a datagram are
-//! padded, so that the length of each packet is at a multiple of 16 bytes.
+//! padded, so that each length is at a multiple of 16 bytes.
 
 mod destination;
 mod receive;
@@ -34,8 +34,8 @@ fn overhead(ip: IpAddr) -> usize {
 pub const LENGTH_PREFIX_LEN: usize = 2;
 /// The bytes in front of a datagram in its buffer, so that packets begin at multiples of 16. The
 /// datagram is far from the buffer's beginning, because the kernel copies from the beginning of
-/// pages. A copy to an address that is a few bytes further in a page waits for its own stores (60
-/// KiB took 34 us instead of 14).
+/// pages. A copy to an address that is a few bytes further in its page waits for its own stores.
+/// Measured, for 60 KiB: 34 us instead of 14.
 const BUFFER_HEADROOM: usize = 512 - LENGTH_PREFIX_LEN;
 
 /// Returns the distance from the length of a packet of `len` bytes to the length of the next
@@ -70,7 +70,7 @@ pub(super) fn open(
         (None, None) => return Err(WireError::new("UDP needs an interface or an address")),
     };
     let to_error =
-        |error: io::Error| WireError::with_cause(format!("{link}: a UDP socket for {ip}"), error);
+        |error: io::Error| WireError::with_cause(format!("{link}: UDP socket for {ip}"), error);
     let socket = new_socket(ip).map_err(to_error)?;
     let local = with_scope(SocketAddr::new(ip, 0), socket.as_fd(), &link)?;
     socket.bind(&local.into()).map_err(to_error)?;
@@ -130,7 +130,7 @@ fn configure(socket: &Socket, ip: IpAddr) -> io::Result<()> {
 /// each packet.
 fn connected(local_ip: IpAddr, to: SocketAddr, neighbour: bool) -> io::Result<OwnedFd> {
     let socket = new_socket(local_ip)?;
-    // No peer gets the port of this socket, so it need not receive packets.
+    // Peers do not know the port of this socket, so it need not receive packets.
     let _ = socket.set_recv_buffer_size(1);
     if neighbour && to.is_ipv4() {
         // There is no router on this route, so the packets need neither fragmentation nor an IP

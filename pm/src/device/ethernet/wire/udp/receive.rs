@@ -1,6 +1,6 @@
-//! Receives datagrams, and finds the packets in datagrams that the kernel has coalesced. It uses
-//! the length in front of each packet, because reading the segment size from the kernel would make
-//! each poll slower.
+//! Receives datagrams, and finds the packets in datagrams that the kernel has coalesced. The
+//! receiver uses the length in front of each packet, because reading the segment size from the
+//! kernel would make each poll slower.
 
 // UNSAFETY: recv and recvmmsg into buffers of the pool.
 #![expect(unsafe_code)]
@@ -17,7 +17,7 @@ const BATCH: usize = 8;
 /// The number of consecutive successful calls after which one call receives several datagrams.
 const BATCH_THRESHOLD: u32 = 3;
 
-/// A datagram with packets that were not returned yet. All of them were validated.
+/// A datagram with validated packets that were not returned yet.
 #[derive(Clone, Copy)]
 pub struct GroDatagram {
     buffer: u32,

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// The most parts of one call. A packet has at most three parts.
+/// The most parts of one call: enough for a run, of which each packet has at most three parts.
 const MAX_IOVECS: usize = 3 * MAX_GSO_SEGMENTS;
 /// The most datagrams of one call.
 const MAX_DATAGRAMS: usize = 16;

@@ -11,7 +11,6 @@ use memmap2::{MmapOptions, MmapRaw};
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The kind of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum XskRingKind {
     /// Chunks that the kernel may receive into.

@@ -108,9 +108,7 @@ impl Umem {
         let current_seals = fcntl(memory.as_fd(), FcntlArg::F_GET_SEALS)?;
         let size = nix::sys::stat::fstat(memory)?.st_size;
         if !SealFlag::from_bits_retain(current_seals).contains(seals()) || size != len as i64 {
-            return Err(std::io::Error::other(
-                "not the memory of a wire: not sealed, or of the wrong size",
-            ));
+            return Err(std::io::Error::other("the memory is not sealed, or has the wrong size"));
         }
         let map = MmapOptions::new().len(len).map_raw(memory.as_raw_fd())?;
         Ok(Umem { map, chunk_len })
@@ -122,7 +120,6 @@ impl Umem {
         (index < CHUNKS).then_some(index as u32)
     }
 
-    /// Returns the offset of a chunk.
     pub fn chunk_offset(&self, chunk: u32) -> u64 {
         chunk as u64 * self.chunk_len as u64
     }
@@ -263,12 +260,10 @@ impl ChunkAllocator {
         RECEIVE_CHUNKS - self.held_count
     }
 
-    /// Whether no send chunk is free.
     pub fn has_no_free_send(&self) -> bool {
         self.free_send.is_empty()
     }
 
-    /// Acquires a free send chunk.
     pub fn acquire_send(&mut self) -> Option<u32> {
         self.free_send.pop()
     }
