@@ -12,7 +12,7 @@ use crate::options::ScrunOptions;
 use crate::options::value::DDT;
 use crate::usage::StartError;
 
-/// File of gdb commands, in the user's directory or installed.
+/// The file of gdb commands, in the working directory or installed.
 const SCRIPT_NAME: &str = "score.gdb";
 /// The installed file, relative to the directory of scrun.
 const INSTALLED_SCRIPT: &str = "../share/score/score.gdb";
@@ -44,8 +44,8 @@ pub fn from_options(
     Ok(Some(DebuggerSpec { max_count, kind: kind_of_gdb(directory) }))
 }
 
-/// Chooses how gdb runs. The first that is available: an xterm, the commands in the user's file,
-/// the terminal, the installed commands.
+/// Chooses the first available way to run gdb: in an xterm, with the commands in the user's file,
+/// on the terminal, or with the installed commands.
 fn kind_of_gdb(directory: &Path) -> DebuggerKind {
     if std::env::var_os("DISPLAY").is_some_and(|display| !display.is_empty()) {
         return DebuggerKind::Xterm;

@@ -40,7 +40,8 @@ impl Reporter {
         })
     }
 
-    /// Writes a line at once. Used before a session exists, when a blocked write delays only scrun.
+    /// Writes a line at once. The session of a job does not use this function, because a blocked
+    /// write would stop its event loop.
     pub fn report(&self, level: Level, text: &str) {
         if let Some(line) = self.line(level, text) {
             // If this fails, there is no other place to report it.

@@ -28,8 +28,8 @@ pub fn text() -> String {
     out
 }
 
-/// The text of `-version`.
-pub fn version() -> String {
+/// The text of `-version` of this command.
+pub fn version(command: &str) -> String {
     let protocol = score_proto::PROTOCOL_VERSION;
-    format!("scrun (SCore) {}, protocol {protocol}\n", env!("CARGO_PKG_VERSION"))
+    format!("{command} (SCore) {}, protocol {protocol}\n", env!("CARGO_PKG_VERSION"))
 }

@@ -84,7 +84,7 @@ fn element_spec(
             };
             let uses_openmp = found.uses_openmp;
             let library = found.mpi_library.as_ref();
-            let uses_pm = matches!(kind, ProgramKind::Mpi(_)) && mpi::uses_pm(library);
+            let uses_pm = matches!(kind, ProgramKind::Mpi(_)) && mpi::uses_pm(options, library);
             let pmix_library = mpi::pmix_library(kind, library);
             requests.push(found);
             let path = OsBytes(path.into_os_string().into_vec());

@@ -2,7 +2,8 @@
 //!
 //! From the command line to the job: [`options`] -> [`pipeline`] -> [`program`] -> [`elf`] and
 //! [`request`] -> [`local_environment`] and [`nodes`] -> [`job`] -> [`session`]. Only [`session`]
-//! starts the job; the other modules prepare it. This is a library only for tests and fuzzing.
+//! starts the job; the other modules prepare it. scrun, scout, tests and fuzzing use
+//! this library.
 
 pub mod debugger;
 mod diagnostics;
@@ -64,7 +65,7 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, StartError> {
         return print(&help::text());
     }
     if options.has("version") {
-        return print(&help::version());
+        return print(&help::version("scrun"));
     }
     let stages = pipeline::parse(words, word_count)?;
     let reporter = Reporter::new("scrun", options.level());
@@ -101,7 +102,7 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, StartError> {
     }
     let ineffective = options.without_effect(cluster_request.is_some());
     if !ineffective.is_empty() {
-        reporter.report(Level::Info, &format!("no effect yet: {}", ineffective.join(", ")));
+        reporter.report(Level::Info, &format!("ineffective options: {}", ineffective.join(", ")));
     }
     if let Some(file) = job::file_in_job_directory(&programs.stages) {
         let line = format!("{file} is in the job's directory and is removed with the job");
@@ -188,7 +189,8 @@ pub fn fuzz_options(bytes: &[u8]) {
 /// Entry for fuzzing: any bytes, split at newlines, as the words of a job.
 ///
 /// # Panics
-/// If an accepted job is parsed differently after its words have been escaped again.
+/// If an accepted job has an empty stage or program, or a word that changes if it is escaped and
+/// unescaped.
 pub fn fuzz_pipeline(bytes: &[u8]) {
     use std::os::unix::ffi::OsStrExt;
     let words: Vec<OsString> =

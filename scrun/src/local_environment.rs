@@ -17,7 +17,7 @@ use std::path::Path;
 
 /// The environment in which scrun runs.
 pub struct LocalEnvironment<'a> {
-    /// Counts the processors of this machine. Called only if the number matters.
+    /// Counts the processors of this machine.
     pub count_processors: &'a dyn Fn() -> u32,
     /// Gives the name of this machine.
     pub machine_name: &'a dyn Fn() -> String,
@@ -54,7 +54,8 @@ impl LocalEnvironment<'_> {
         }
     }
 
-    /// The hosts that options or a batch system name. `None` if neither names any.
+    /// The hosts of the scout session, or else the hosts that options or a batch system name.
+    /// `None` if there are none.
     ///
     /// # Errors
     /// An option with a wrong value or file, or an invalid allocation.

@@ -68,7 +68,8 @@ impl MpiOption {
     }
 }
 
-/// The MPI library that a Python program would use. `None` if `program` is not run by Python.
+/// The MPI library that a Python program would use. `None` if Python does not run `program`, or if
+/// mpi4py would find no library.
 pub fn library_of_python(program: &Path, loader: &mut LibrarySearchPath) -> Option<MpiLibrary> {
     let environment = PythonEnvironment::current();
     let interpreter = python::interpreter(program, &environment.path)?;
@@ -120,13 +121,19 @@ impl PmUse {
     }
 }
 
-fn variable_of_process(name: &str) -> Option<String> {
-    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+/// The value of a variable in the processes of the job: `-x` takes precedence over the environment.
+fn job_variable(options: &ScrunOptions, name: &str) -> Option<String> {
+    let of_option = options.rank_environment().into_iter().find_map(|OsBytes(variable)| {
+        let value = variable.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+        Some(String::from_utf8_lossy(value).into_owned())
+    });
+    let of_process = || Some(std::env::var_os(name)?.to_string_lossy().into_owned());
+    of_option.or_else(of_process)
 }
 
 /// Whether scored sets up the processes of a program with this MPI library to use PM.
-pub fn uses_pm(library: Option<&MpiLibrary>) -> bool {
-    PmUse::of(library, variable_of_process) == PmUse::Pm
+pub fn uses_pm(options: &ScrunOptions, library: Option<&MpiLibrary>) -> bool {
+    PmUse::of(library, |name| job_variable(options, name)) == PmUse::Pm
 }
 
 /// The libpmix that a program of this kind loads, if it is known.
@@ -163,7 +170,17 @@ pub fn notice(
 ) -> Option<(Level, String)> {
     match program_kind(options, library) {
         ProgramKind::Mpi(_) => {
-            Some((Level::Info, pm_notice(name, PmUse::of(library, variable_of_process))?))
+            let text = match library {
+                None => format!(
+                    "{name}: its messages do not go over PM, because its MPI library is not \
+                     known; start the program without a script"
+                ),
+                Some(_) => {
+                    let pm_use = PmUse::of(library, |name| job_variable(options, name));
+                    pm_notice(name, pm_use)?
+                }
+            };
+            Some((Level::Info, text))
         }
         _ => None,
     }
@@ -218,6 +235,18 @@ mod tests {
     fn options(words: &[&str]) -> ScrunOptions {
         let words: Vec<OsString> = words.iter().chain(&["program"]).map(OsString::from).collect();
         ScrunOptions::parse(&words, OsStr::new("")).unwrap().0
+    }
+
+    #[test]
+    fn a_variable_of_the_job_excludes_pm() {
+        let mpich = Some(MpiLibrary::Mpich(Transport::Libfabric));
+        for (words, is_pm) in [
+            (&["-x", "FI_PROVIDER=tcp"][..], false),
+            (&["-x", "FI_PROVIDER=pm", "-x", "FI_PROVIDER=tcp"], true),
+            (&["-x", "FI_PROVIDER_PATH=/lib"], true),
+        ] {
+            assert_eq!(uses_pm(&options(words), mpich.as_ref()), is_pm, "{words:?}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ const LIBFABRIC_MODULES: [&str; 3] = [
 /// The file name of libpmix (DT_NEEDED).
 pub const PMIX_LIBRARY_NAME: &[u8] = b"libpmix.so.2";
 
-/// Whether a library of this name (DT_NEEDED) is libfabric. Python wheels append to its name.
+/// Whether a library of this name (DT_NEEDED) is libfabric. Wheels append a hash to the name.
 pub fn is_libfabric(name: &[u8]) -> bool {
     name.starts_with(b"libfabric")
 }
@@ -44,8 +44,7 @@ pub enum Transport {
 }
 
 impl MpiLibrary {
-    /// The MPI library with this file name (DT_NEEDED), or `None` if the name is not that of an MPI
-    /// library.
+    /// The MPI library with this file name (DT_NEEDED). `None` if no MPI library has this name.
     pub fn of_needed(name: &[u8]) -> Option<Self> {
         match name {
             b"libmpi.so.12" | b"libmpich.so.12" | b"libmpi_abi.so.1" => {

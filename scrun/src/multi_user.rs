@@ -28,7 +28,7 @@ pub struct ClusterRequest {
 /// option `scored` is given, and neither `group` nor `file` is to its left.
 ///
 /// # Errors
-/// Invalid numbers, or options that only single-user mode supports.
+/// Invalid numbers of nodes or hosts, or numbers that the program does not allow.
 pub fn from_options(
     options: &ScrunOptions,
     request: &Request,
@@ -105,7 +105,7 @@ impl ClusterRequest {
     /// Logs in to the daemon of this host.
     ///
     /// # Errors
-    /// If no daemon listens on the socket.
+    /// If no daemon listens on the socket, or the login fails.
     pub fn log_in(&self) -> Result<Connection, StartError> {
         score_client::login(&Service::new(None, REMEDY), &self.login).map_err(|error| {
             let line = format!("scored={}: {error}", self.login.cluster);

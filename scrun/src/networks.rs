@@ -63,8 +63,8 @@ pub fn endpoints(networks: &[HostNetwork]) -> Vec<HostInterface> {
     networks.iter().map(end).collect()
 }
 
-/// A trunk of all links, by UDP and by raw packets. If there are several links, each is also a
-/// network of its own, by UDP.
+/// Two networks that are a trunk of all links: one by UDP, one by raw packets. If there are several
+/// links, each is also a network of its own, by UDP.
 fn virtual_host_networks(links: u32) -> Vec<HostNetwork> {
     let link = |number: u32| format!("eth{number}");
     let all_links: Vec<String> = (0..links).map(link).collect();

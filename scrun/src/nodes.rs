@@ -91,8 +91,7 @@ fn fill_in_local_host(
     local_env: &LocalEnvironment<'_>,
 ) -> Vec<Host> {
     let Some(mut hosts) = available else {
-        // The processors of one host matter only if neither the option nor the program gives the
-        // number of nodes.
+        // The processors of this machine matter only if they determine the number of nodes.
         let processors_matter = requirements.shape.is_none() && requirements.procs.is_none()
             || matches!(requirements.shape, Some(Shape::WholeHosts(_)));
         let processors = processors_matter.then(|| (local_env.count_processors)());

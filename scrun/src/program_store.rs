@@ -1,5 +1,5 @@
-//! The programs that other hosts request. A program is identified by the hash of its content. It is
-//! read with the user's permissions when a host requests it.
+//! The programs and directories that other hosts request, by the hash of their content. scrun reads
+//! them with the user's permissions when a host requests them.
 
 use crate::mpi;
 use crate::usage::{StartError, printable};
@@ -72,8 +72,8 @@ impl ProgramStore {
         spec.tool_files = Some(Box::new(content));
     }
 
-    /// Reads a chunk of a program. Returns no bytes at the end of the file, if the program is not
-    /// part of the job, or if the file cannot be read.
+    /// Reads a chunk of a program or directory. Returns no bytes at its end, if it is not part of
+    /// the job, or if it cannot be read.
     pub fn read(&self, hash: &ContentHash, offset: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length.min(MAX_IO_CHUNK)];
         let read = match self.0.get(hash) {

@@ -10,8 +10,8 @@ use score_proto::message::FileDigest;
 use crate::options::ScrunOptions;
 use crate::usage::{StartError, printable};
 
-/// The directory that the option names, if any, and the hash of the archive. A directory that
-/// cannot be sent is an error before anything is sent.
+/// The directory that the option names, if any, and the hash of the archive. Reads the whole
+/// directory, so that scrun reports an unusable file before it submits the job.
 ///
 /// # Errors
 /// The first file at fault.

@@ -28,7 +28,7 @@ pub struct StartError {
 }
 
 impl StartError {
-    /// An error in a word of the command line, with exit code 2.
+    /// A usage error at this position, with exit code 2.
     pub fn usage(position: ErrorPosition, line: impl Into<String>) -> Self {
         Self { line: line.into(), position, code: EXIT_USAGE }
     }

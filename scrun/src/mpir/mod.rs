@@ -21,7 +21,7 @@ use score_sys::host_name::system_host_name;
 
 use starter::Starter;
 
-/// Interval at which the flag is read while this process is traced.
+/// Interval at which scrun reads the flag `MPIR_being_debugged` while a debugger traces scrun.
 pub const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Serves the debuggers of a job.
@@ -30,8 +30,8 @@ pub struct Debugger {
     starter: Starter,
     /// The programs, by stage and element.
     programs: Vec<Vec<Vec<u8>>>,
-    /// Whether the servers that the debugger requests were started. Reset when the debugger
-    /// detaches.
+    /// Whether the debugger's request to start servers, if there was one, has been handled. Reset
+    /// when the debugger detaches.
     servers_requested: bool,
     is_abort_reported: bool,
 }

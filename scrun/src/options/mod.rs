@@ -1,5 +1,5 @@
-//! The options of scrun: `-key=value,key,...` words before the program, then those of
-//! SCORE_OPTIONS. The leftmost of equal keys wins (manual, scrun(1), GENERAL FORMAT).
+//! The options of scrun: `-key=value,key,...` words before the program, then the options of
+//! SCORE_OPTIONS. The leftmost of equal keys takes effect (manual, scrun(1), GENERAL FORMAT).
 //!
 //! The parser is total: no input makes it panic, and it rejects invalid input with a position.
 
@@ -60,7 +60,7 @@ pub enum Statistics {
 
 impl ScrunOptions {
     /// Parses the options in front of the program, and the value of SCORE_OPTIONS. Also returns
-    /// the number of words that are options.
+    /// the number of words in front of the program.
     ///
     /// # Errors
     /// The first invalid option, with its position.
@@ -257,6 +257,10 @@ fn word_option(list: &[u8]) -> Option<&'static str> {
     table::WORD_OPTIONS.iter().find(|name| name.as_bytes() == key).copied()
 }
 
+/// Options with which other launchers take the number of processes. scrun rejects them, because it
+/// would take the number in the next word for the program.
+const PROCESS_COUNT_OPTIONS: [&str; 3] = ["n", "np", "ntasks"];
+
 /// Checks one option. An error has the offset of the byte at fault, and the message.
 fn check(key: &str, value: Option<&str>) -> Result<(), (usize, String)> {
     if key.is_empty() {
@@ -270,6 +274,9 @@ fn check(key: &str, value: Option<&str>) -> Result<(), (usize, String)> {
     }
     let Some(spec) = table::find(key) else {
         let stripped = key.trim_start_matches('-');
+        if PROCESS_COUNT_OPTIONS.contains(&stripped) {
+            return Err((0, format!("{key}: unknown option; did you mean '-nodes=N'?")));
+        }
         return match name_suggestion::nearest(stripped, table::OPTIONS.iter().map(|spec| spec.name))
         {
             Some(suggestion) => {

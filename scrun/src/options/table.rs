@@ -60,7 +60,13 @@ const MONITOR_VALUES: &str = "load, comm, memory, disk, usr0, usr1, all or ALL";
 
 /// All options, in the order of the manual.
 pub const OPTIONS: &[OptionSpec] = &[
-    row("nodes", (Optional, "=N|=HxP|=N/P"), value::nodes, Full, "N nodes; H hosts with P each"),
+    row(
+        "nodes",
+        (Optional, "=N|=HxP|=N/P|=xP"),
+        value::nodes,
+        Full,
+        "N nodes; H hosts with P each",
+    ),
     row("hosts", (Required, "=H"), value::hosts, Full, "H hosts, a node for each processor"),
     row(
         "network",
@@ -82,7 +88,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         (Optional, "[=1..10|ddt]"),
         value::debuggers,
         Full,
-        "debug crashes; gdbs at most (default 4), or DDT",
+        "debug crashes with gdb (at most 4 by default) or DDT",
     ),
     row("stat", (Optional, "[=all|detail]"), value::statistics, Full, "print usage at the end"),
     row("statistics", (Optional, "[=all|detail]"), value::statistics, Full, "same as -stat"),
@@ -94,7 +100,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         Full,
         "run on these hosts (scorehosts)",
     ),
-    row("file", (Required, "=HOSTFILE"), value::anything, Full, "hosts, instead of scorehosts.db"),
+    row("file", (Required, "=HOSTFILE"), value::anything, Full, "read hosts from this file"),
     row(
         "start",
         (Required, "=WAY"),
@@ -110,18 +116,18 @@ pub const OPTIONS: &[OptionSpec] = &[
         NotImplemented,
         "save at intervals",
     ),
-    row("cpulimit", (Required, "=SECONDS"), value::amount, Full, "processor time on each host"),
-    row("memorylimit", (Required, "=MB"), value::amount, MultiUserOnly, "memory on each host"),
+    row("cpulimit", (Required, "=SECONDS"), value::amount, Full, "limit processor time on a host"),
+    row("memorylimit", (Required, "=MB"), value::amount, MultiUserOnly, "limit memory on a host"),
     row(
         "disklimit",
         (Required, "=MB"),
         value::amount,
         MultiUserOnly,
-        "files of the job on each host",
+        "limit the job's files on a host",
     ),
     row("wait", (NoValue, ""), value::anything, MultiUserOnly, "wait until hosts are available"),
-    row("message", (Optional, "[=concise|quiet]"), value::message, Full, "which lines to show"),
-    row("resource", (NoValue, ""), value::anything, Full, "show requests, run nothing"),
+    row("message", (Optional, "[=concise|quiet]"), value::message, Full, "show fewer messages"),
+    row("resource", (NoValue, ""), value::anything, Full, "print resource requests and exit"),
     row("noidle", (NoValue, ""), value::anything, Full, "ignore idle flags: no deadlock detection"),
     row(
         "nobind",
@@ -135,7 +141,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         (Required, "=auto|mpich|openmpi|none|LIBDIR"),
         value::mpi,
         Full,
-        "how MPI programs start",
+        "choose how MPI programs start",
     ),
     row("hetero", (NoValue, ""), value::anything, Full, "permit hosts of different kinds"),
     row("heterogeneous", (NoValue, ""), value::anything, Full, "same as -hetero"),
@@ -164,8 +170,8 @@ pub const OPTIONS: &[OptionSpec] = &[
         Full,
         "copy a directory to every host for tools",
     ),
-    row("help", (NoValue, ""), value::anything, Full, "this text"),
-    row("version", (NoValue, ""), value::anything, Full, "the version"),
+    row("help", (NoValue, ""), value::anything, Full, "print this text"),
+    row("version", (NoValue, ""), value::anything, Full, "print the version"),
 ];
 
 /// Options that occupy words of their own. The value is the rest of the word after `=`, or the next

@@ -68,6 +68,8 @@ fn errors_are_shown_with_a_caret_under_the_faulty_word() {
             "-nodes=2,mesage=quiet a",
             "-mesage: unknown option; did you mean '-message'?\n  scrun -nodes=2,mesage=quiet a\n                 ^",
         ),
+        ("-np 4 a", "-np: unknown option; did you mean '-nodes=N'?\n  scrun -np 4 a\n         ^"),
+        ("-n=4 a", "-n: unknown option; did you mean '-nodes=N'?\n  scrun -n=4 a\n         ^"),
         ("-nodes= a", "-nodes=: the value is empty\n  scrun -nodes= a\n               ^"),
         (
             "-nodes=x a",

@@ -56,7 +56,7 @@ pub fn amount(text: &str) -> Result<(), String> {
 /// A number above 0, optionally followed by m, h or d.
 pub fn interval(text: &str) -> Result<(), String> {
     amount(text.strip_suffix(['m', 'h', 'd']).unwrap_or(text)).map_err(|_| {
-        format!("'{text}' is not an interval (a whole number above 0, then perhaps m, h or d)")
+        format!("'{text}' is not an interval (a whole number above 0, optionally with m, h or d)")
     })
 }
 

@@ -1,5 +1,5 @@
-//! Finds the file of a program by its name. It looks for the commands of this package next to
-//! scrun's own binary, then in PATH, as a shell does.
+//! Finds the file of a program by its name. scrun searches PATH as a shell does. It first searches
+//! the directory of its own binary for the commands of this package.
 
 use score_proto::exit_code::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
 
@@ -100,7 +100,7 @@ fn find(name: &[u8], search_path: &ProgramSearchPath) -> Result<PathBuf, Errno> 
         let directory = search_path.directory.join(OsStr::from_bytes(directory));
         match executable(directory.join(OsStr::from_bytes(name))) {
             Ok(path) => return Ok(path),
-            Err(Errno::EACCES | Errno::EPERM) => error = Errno::EACCES,
+            Err(refused @ (Errno::EACCES | Errno::EPERM)) => error = refused,
             Err(_) => {}
         }
     }

@@ -1,8 +1,8 @@
-//! Merges the output of many hosts. Equal output of consecutive hosts is shown once, under the
-//! names of all of them (scout(1)). There is no I/O here.
+//! Merges the output of many hosts. Equal output of consecutive hosts is shown once, under their
+//! names (scout(1)). There is no I/O here.
 //!
-//! The output of a host is buffered until its command has ended, so that it can be compared. If it
-//! exceeds the buffer, it is passed through under the name of the host and an asterisk.
+//! The output of a host is buffered until its command has ended, so that it can be compared. Output
+//! that exceeds the buffer is written at once, under the name of the host and an asterisk.
 
 use super::host_ranges;
 use score_proto::exit_code::EXIT_HOST_LOST;
@@ -78,7 +78,7 @@ impl OutputMerger {
         Self { streams: [new_stream(), new_stream()], hosts, format, buffer_limit }
     }
 
-    /// Whether the output is for programs: all of it goes to standard output.
+    /// Whether the output is for programs. Both streams then go to standard output.
     pub fn is_for_programs(&self) -> bool {
         self.format.json
     }

@@ -92,7 +92,7 @@ fn each_stream_is_merged_separately() {
 }
 
 #[test]
-fn the_highest_exit_code_is_scouts_and_hosts_are_named() {
+fn scout_returns_the_highest_exit_code_and_names_the_hosts() {
     let mut end = self::job_end(&[0, 3, 3, 137]);
     let [_, err] = new_merger(Order::Merge).finish(Some(&mut end), false);
     let text = "scout: exit code 3 on n[1-2]\nscout: exit code 137 (signal 9) on n3\n";
@@ -116,7 +116,7 @@ fn a_death_of_sigpipe_is_not_reported_when_the_reader_has_closed() {
 }
 
 #[test]
-fn programs_get_an_object_a_line() {
+fn json_output_has_one_object_per_line() {
     let hosts = vec!["a".to_owned(), "b".to_owned()];
     let mut merger =
         OutputMerger::new(hosts, OutputFormat { json: true, ..OutputFormat::default() });

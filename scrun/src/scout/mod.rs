@@ -1,7 +1,7 @@
-//! scout: a session on the hosts of a group, and the commands that run on all of them (scout(1)).
+//! scout: a session on the hosts of a group, and commands that run on all hosts (scout(1)).
 //!
-//! `scout -g GROUP` ([`session`]) starts a daemon, which starts the daemons of the other hosts, and
-//! a shell. A variable of the shell's environment names the session's socket. Inside the session,
+//! `scout -g GROUP` ([`session`]) starts a shell and a daemon. The daemon starts the daemons of the
+//! other hosts. A variable of the shell's environment names the session's socket. In the session,
 //! `scout COMMAND` ([`command`]) is a job of one process per host, and [`merge`] merges its output.
 //! scrun uses the session's hosts ([`crate::scout_login`]).
 
@@ -45,7 +45,7 @@ fn run(words: &[OsString]) -> Result<u8, StartError> {
         return crate::print(options::HELP);
     }
     if options.version {
-        return crate::print(&crate::help::version());
+        return crate::print(&crate::help::version("scout"));
     }
     if options.opens_session() {
         return session::run(&options);

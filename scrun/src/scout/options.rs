@@ -16,12 +16,14 @@ usage: scout [OPTION...] -g GROUP            open a session: a shell with daemon
        scout [OPTION...] COMMAND...          in a session: run a command on every host
        scout                                 report whether this is in a session (0: yes, 1: no)
 to open a session:
-  -g GROUP      on these hosts: scorehosts(1) has the expressions; local:N are virtual hosts
-  -file FILE    hosts, instead of scorehosts.db
-  -force        also inside another session
+  -g GROUP      use these hosts (expressions: scorehosts(1); local:N: N virtual hosts)
+  -file FILE    read hosts from FILE, not from scorehosts.db
+  -force        open the session also inside another session
   -rsh RSH      start daemons with this remote shell instead of ssh (or SCORE_RSH)
   -start WAY    launcher for daemons: ssh, slurm, pbs, lsf or sge; default: from the environment
   -timeout SEC  time-out for the start of a host; default 30
+  -links L, -mtu BYTES, -rate RATE
+                networks of virtual hosts (for tests)
   -e            run COMMAND on this host, once, instead of a shell
 to run a command:
   -merge        show equal output of neighbours once (default)
@@ -76,7 +78,7 @@ impl ScoutOptions {
     /// The word at fault.
     pub fn parse(words: &[OsString]) -> Result<Self, StartError> {
         let mut options = Self::default();
-        // The first option that only opens a session.
+        // The first option that is valid only with -g or -file.
         let mut session_option = None;
         let mut rest = words.iter();
         while let Some(word) = rest.next() {
@@ -98,9 +100,9 @@ impl ScoutOptions {
         }
         options.words.extend(rest.cloned());
         match session_option {
-            Some(given) if !options.opens_session() => {
-                refuse(format!("{given}: valid only with -g GROUP, which opens a session"))
-            }
+            Some(given) if !options.opens_session() => refuse(format!(
+                "{given}: valid only with -g GROUP or -file FILE, which open a session"
+            )),
             _ if options.runs_locally && options.words.is_empty() => {
                 refuse("-e: the command is missing")
             }
@@ -161,8 +163,8 @@ impl ScoutOptions {
             "-X" => return refuse("-X: X11 forwarding is not supported"),
             "-catwalk" => {
                 return refuse(
-                    "-catwalk: Catwalk, which copies files, is not supported; scatter(1) and \
-                     gather(1) copy them",
+                    "-catwalk: Catwalk, which copies files, is not supported; scatter(6) and \
+                     gather(6) copy them",
                 );
             }
             other => return refuse(unknown(other)),

@@ -114,8 +114,8 @@ fn scored_args(options: &ScoutOptions) -> Vec<String> {
     words.chain(timeout).flatten().collect()
 }
 
-/// Opens a descriptor from which signals are read. Signals of the terminal's keys and stop signals
-/// are for the shell.
+/// Opens a descriptor from which signals are read. scout leaves the signals of the terminal's keys
+/// and stop signals to the shell.
 fn open_signalfd() -> nix::Result<SignalFd> {
     let handled =
         [Signal::SIGCHLD, Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];

@@ -1,4 +1,4 @@
-//! The daemon of a session: starts it, and removes its directory if it dies.
+//! Starts the daemon of a session, and removes the job's directory if the daemon dies.
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::socket::getsockopt;

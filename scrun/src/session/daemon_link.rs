@@ -97,8 +97,8 @@ impl DaemonLink {
         self.daemon.wait_for_exit(timeout)
     }
 
-    /// Leaves the connection to the end of this process. When it closes the socket, the daemon ends
-    /// the job if it still runs.
+    /// Keeps the socket open until this process exits. The daemon then ends the job, if it still
+    /// runs.
     pub fn abandon(&mut self) {
         self.is_connected = false;
     }
@@ -107,7 +107,7 @@ impl DaemonLink {
     /// exit of the daemon.
     pub fn close(&mut self, timeout: Duration) {
         if self.is_connected {
-            // The daemon has sent its last message, or a message that scrun cannot decode.
+            // The daemon has sent its last message.
             let _ = self.connection.shutdown(Shutdown::Both);
             self.daemon.wait_for_exit(timeout);
         }

@@ -284,7 +284,7 @@ impl EventLoop {
         }
     }
 
-    /// Sends chunks of a program.
+    /// Sends chunks of a program or of the directory for tools.
     fn send_file_chunks(&mut self, hash: ContentHash, offset: u64, length: u64) {
         for (offset, length) in score_client::chunk_ranges(offset, length) {
             let bytes = self.program_store.read(&hash, offset, length);
@@ -292,7 +292,8 @@ impl EventLoop {
         }
     }
 
-    /// Starts, updates or closes the monitor, depending on an answer of the job.
+    /// Starts, updates or closes the monitor, or starts a debugger on the terminal, depending on an
+    /// answer of the job.
     fn update_monitor(&mut self, answer: &JobAnswer) {
         match answer {
             JobAnswer::Accepted { job, .. } => match self.output.start_monitor(*job) {

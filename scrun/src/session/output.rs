@@ -39,7 +39,7 @@ struct OutputChunk {
 /// State that the event loop and the writer thread share.
 struct WriterState {
     chunks: ArrayQueue<OutputChunk>,
-    /// Counted bytes written or dropped so far.
+    /// Bytes of the job that were written or dropped so far.
     written_len: AtomicU64,
     /// Chunks written or dropped so far.
     done_count: AtomicU64,
@@ -93,7 +93,7 @@ impl OutputWriter {
         }
     }
 
-    /// Counted bytes written or dropped so far.
+    /// Bytes of the job that were written or dropped so far.
     pub fn written_len(&self) -> u64 {
         self.state.written_len.load(Ordering::Acquire)
     }

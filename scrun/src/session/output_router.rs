@@ -17,7 +17,7 @@ pub struct OutputRouter {
     writers: [OutputWriter; 2],
     /// Merges the output of the hosts. Set only by scout.
     merger: Option<OutputMerger>,
-    /// The monitor to start when the job runs. `monitor` is the running one.
+    /// The monitor to start when the job runs. After its start it is in `monitor`.
     monitor_request: Option<MonitorRequest>,
     monitor: Option<Monitor>,
     /// Bytes of the job, by stream, that [`OutputMerger`] has buffered or that were sent to scmon.
@@ -41,7 +41,7 @@ impl OutputRouter {
         Self { writers, merger, monitor_request, monitor: None, diverted_len: [0; 2] }
     }
 
-    /// Writes bytes of the job that this host has sent.
+    /// Writes bytes of the job that `host` has sent.
     pub fn write(&mut self, host: JobHostId, stream: Stream, bytes: Vec<u8>) {
         let is_for_programs = self.merger.as_ref().is_some_and(OutputMerger::is_for_programs);
         let stream_index = if is_for_programs { 0 } else { index(stream) };

@@ -28,7 +28,7 @@ const KEEP_IF_IGNORED: [Signal; 4] =
 /// Blocks the signals for this and all later threads. Returns a descriptor to read them from.
 ///
 /// SIGTTIN is also blocked. Reading a terminal in the background then fails instead of stopping
-/// scrun (see the reader of standard input).
+/// scrun (see the module `input`).
 ///
 /// # Errors
 /// The error of the system.

@@ -97,7 +97,7 @@ fn invalid_hosts_are_reported_and_nothing_is_started() {
     for (option, parts) in [
         ("-group=pc", &["'pc'", "did you mean 'pcc'", "scrun -group=pc system"][..]),
         ("-group=pcc+comp9", &["'comp9'", "did you mean 'comp0'"]),
-        ("-group=pcc:9", &["9 hosts are requested, 6 hosts are in the set"]),
+        ("-group=pcc:9", &["9 hosts are requested, but the set has 6 hosts"]),
         ("-group=local", &["local:4 is expected"]),
         ("-group=local:0", &["'0' is not a number of virtual hosts"]),
         ("-group=local:2+pcc", &["virtual hosts cannot be combined"]),

@@ -15,8 +15,8 @@ impl Scratch {
         Self(root)
     }
 
-    /// Compiles a program with the notes LIBRARY and RUN and this body of main. In the body, `fd`
-    /// is the descriptor for the request.
+    /// Compiles a program with the notes LIBSCORE and RUN_LOCALLY, and this body of main. In the
+    /// body, `fd` is the descriptor for the request.
     fn program(&self, name: &str, body: &str) -> PathBuf {
         let text = format!(
             "#include <stdlib.h>\n#include <unistd.h>\n\

@@ -251,7 +251,8 @@ fn messages_and_statistics_are_shown_as_asked() {
         text(&output.stderr)
     };
     let all = stderr("-nodes=2,wait");
-    assert!(all.contains("no effect yet: wait") && all.contains("job ") && all.contains("2 nodes"));
+    assert!(all.contains("ineffective options: wait"), "{all}");
+    assert!(all.contains("job ") && all.contains("2 nodes"), "{all}");
     assert_eq!(stderr("-nodes=2,wait,message=concise"), "");
     let summary = stderr("-nodes=2,message=quiet,stat");
     assert!(summary.contains("2 processes") && summary.lines().count() == 1, "{summary}");
