@@ -1,6 +1,7 @@
 //! Measures the cost of the pin-down cache itself: hits, and misses with a device that takes no
 //! time.
 
+// UNSAFETY: the bench maps and unmaps the memory that the cache registers.
 #![allow(missing_docs, unsafe_code)]
 
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -34,7 +35,7 @@ fn map_memory(pages: usize) -> usize {
     addr as usize
 }
 
-/// Acquires and releases regions of 64 KiB alternately. Each acquisition is a hit.
+/// Locks and unlocks regions of 64 KiB, one after the other. Each lock is a hit.
 fn bench_hits(c: &mut Criterion, regions: usize, kind: &str) {
     let cache = Cache::new(NullRegistrar, CacheOptions::default()).unwrap();
     let addr = map_memory(regions * 16);

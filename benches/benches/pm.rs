@@ -1,6 +1,7 @@
 //! Measures the cost of PM's functions themselves. Sender and receiver are in one thread, so no
 //! cache line moves.
 
+// UNSAFETY: the bench writes messages through the pointers of PM, and reads them.
 #![allow(missing_docs, unsafe_code)]
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};

@@ -21,7 +21,7 @@ pub const READ_TIMEOUT: Duration = Duration::from_secs(20);
 /// process.
 ///
 /// # Errors
-/// Returns an error if there is no scored, or it does not read.
+/// Returns an error if there is no scored, or if scored does not read the login.
 pub fn log_in(socket: &Path, uid: u32) -> Result<Connection, String> {
     let service = Service::new(Some(socket.to_owned()), "the measurement starts one");
     let login = Login { uid, name: OsBytes(Vec::new()), cluster: String::new() };
@@ -65,7 +65,7 @@ pub fn encode(job: SessionJobId, request: &impl Serialize) -> Result<Vec<u8>, St
     Ok(frame)
 }
 
-/// A program that runs as with `scrun system`.
+/// A program that runs like the program of `scrun system PROGRAM`.
 pub fn system_program(words: &[&str]) -> ElementSpec {
     let bytes = |word: &&str| OsBytes(word.as_bytes().to_vec());
     ElementSpec::new(

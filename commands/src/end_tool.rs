@@ -16,7 +16,7 @@ use crate::tool_client::{self, ToolError};
 pub const USAGE: &str = "\
 usage: end_tool --id JOB | --pid SCRUN --tool N [--signal S] [--socket PATH]
   Sends SIGTERM to the processes of a tool that start_tool or scrun -tool has started, on all hosts.
-  It waits up to a second, and prints how the tool has ended, or that it still runs.
+  end_tool waits up to a second, and prints how the tool has ended, or that the tool still runs.
   --id JOB      the job, by its number (scps), from any host of the cluster; or PID@HOST
   --pid SCRUN   the job of the scrun with this process id on this host
   --tool N      the number of the tool
@@ -50,7 +50,7 @@ impl EndTool {
     /// Parses the words after the command's name.
     ///
     /// # Errors
-    /// The word at fault, and the valid words.
+    /// One line that names the word at fault.
     pub fn parse(args: &[OsString]) -> Result<Self, String> {
         let (mut address, mut tool, mut signal, mut socket) = (None, None, libc::SIGTERM, None);
         let mut args = Args::new(args);
@@ -75,7 +75,7 @@ impl EndTool {
                 Some("signal") => {
                     let text = args.value(&arg)?.to_string_lossy();
                     signal = parse_signal(&text)
-                        .ok_or_else(|| format!("{} {text}: no signal", arg.text()))?;
+                        .ok_or_else(|| format!("{} {text}: not a signal", arg.text()))?;
                 }
                 Some("socket") => socket = Some(args.value(&arg)?.into()),
                 Some(_) => return Err(arg.unknown(OPTION_NAMES)),
@@ -196,7 +196,7 @@ mod tests {
             (&["--tool", "1"][..], "--id JOB or --pid SCRUN is missing"),
             (&["--id", "7"], "--tool N is missing"),
             (&["--id", "7", "--tool", "0"], "--tool 0: not a tool's number"),
-            (&["--id", "7", "--tool", "1", "--signal", "65"], "--signal 65: no signal"),
+            (&["--id", "7", "--tool", "1", "--signal", "65"], "--signal 65: not a signal"),
             (&["--id", "7", "--tool", "1", "--sinal", "9"], "did you mean -signal?"),
         ] {
             let error = parse(words).unwrap_err();

@@ -43,7 +43,7 @@ impl JobAddress {
             return Ok(Self::Cluster(JobId(number)));
         };
         if host != own_host {
-            return Err(format!("{text}: this is host {own_host}; run it on host {host}"));
+            return Err(format!("{text}: this is host {own_host}; run the command on host {host}"));
         }
         Self::of_pid(pid).map_err(|_| format!("{text}: {pid} is not a process id"))
     }
@@ -67,7 +67,7 @@ impl JobAddress {
             Self::Scrun(pid) => pid,
         };
         let no_job =
-            || format!("process {scrun}: you have no scrun with a running job there; ps -C scrun");
+            || format!("process {scrun}: you have no scrun with a running job there (ps -C scrun)");
         let links = fs::read_dir(format!("/proc/{scrun}/fd")).map_err(|_| no_job())?;
         let targets = links.filter_map(|link| fs::read_link(link.ok()?.path()).ok());
         let mut jobs = targets.filter_map(|target| ScrunJob::from_link(target.to_str()?));
@@ -93,7 +93,7 @@ mod tests {
             ("x", "neither"),
             ("x@one", "x is not a process id"),
             ("0@one", "0 is not a process id"),
-            ("34@two", "run it on host two"),
+            ("34@two", "run the command on host two"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.starts_with(text) && error.contains(problem), "{error}");

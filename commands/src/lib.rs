@@ -1,7 +1,7 @@
 //! The parts of SCore's commands that several of them use or that are tested separately. Each
 //! command is one small file in `bin/`.
 
-// PM itself, because the runtime only declares the functions of PM.
+// Links PM, because the runtime only declares the functions of PM.
 extern crate pm as _;
 
 mod args;

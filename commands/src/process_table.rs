@@ -1,5 +1,6 @@
-//! start_tool as a starter of MPIR. A debugger that runs start_tool on any host finds the processes
-//! of the job in the table. It can also have its servers started, as with scrun.
+//! The MPIR interface of start_tool. A debugger that runs start_tool on any host finds the
+//! processes of the job in MPIR_proctable. It can also request the start of its servers, as with
+//! scrun.
 
 use std::path::Path;
 
@@ -12,11 +13,11 @@ use crate::scored_client::QueryStream;
 use crate::tool_client::{self, ToolError};
 
 /// If a debugger has set the flag, fills the table, starts the debugger's servers, and shows the
-/// table to the debugger. The debugger may then stop this process for any time.
+/// table to the debugger. The debugger may then stop this process for an unlimited time.
 ///
 /// # Errors
-/// The reason why there is no table, or why there are no servers. In the second case the table is
-/// shown nevertheless.
+/// The reason why there is no table, or why there are no servers. In the second case the debugger
+/// still gets the table.
 pub fn show(target: ScrunJob, id: String, socket: Option<&Path>) -> Result<(), ToolError> {
     if !score_mpir::is_being_debugged() {
         return Ok(());

@@ -124,7 +124,7 @@ impl AsFd for FakeInput {
     }
 }
 
-/// An output that accepts up to `limit` bytes and is then closed.
+/// An output that is closed after it has accepted at least `limit` bytes.
 pub struct FakeOutput {
     written: Rc<RefCell<Vec<u8>>>,
     limit: usize,

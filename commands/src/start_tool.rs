@@ -19,11 +19,12 @@ use crate::tool_files::ToolFiles;
 pub const USAGE: &str = "\
 usage: start_tool --id JOB | --pid SCRUN --tool PATH [--args \"WORD WORD...\"] [--hosts H,H...]
                   [--files DIR] [--socket PATH]
-  Starts a tool for a running job of yours, one process on each host. It returns when the tool runs
-  on all of these hosts.
+  Starts a tool for your running job, one process on each host. start_tool returns when the tool
+  runs on all of these hosts.
   --id JOB      the job, by its number (scps), from any host of the cluster; or PID@HOST
   --pid SCRUN   the job of the scrun with this process id on this host
-  --tool PATH   the tool, the same path on each host; PATH is searched if it has no slash
+  --tool PATH   the tool, with the same path on each host; a name without a slash is searched in
+                $PATH
   --args WORDS  arguments of the tool: blanks, quotes and backslashes as in a shell
   --hosts H,H   only on these hosts of the job
   --files DIR   copy this directory to the hosts before the tool starts, and remove it there when
@@ -59,7 +60,7 @@ impl StartTool {
     /// Parses the words after the command's name.
     ///
     /// # Errors
-    /// The word at fault, and the valid words.
+    /// One line that names the word at fault.
     pub fn parse(args: &[OsString]) -> Result<Self, String> {
         let (mut address, mut tool, mut arguments) = (None, None, Vec::new());
         let (mut hosts, mut files, mut socket) = (Vec::new(), None, None);
@@ -165,7 +166,7 @@ mod tests {
             (&["--id", "7"], "--tool PATH is missing"),
             (&["--id", "x", "--tool", "t"], "--id x: neither the number of a job"),
             (&["--pid", "0", "--tool", "t"], "--pid 0: not a process id"),
-            (&["--id", "1@no such host", "--tool", "t"], "run it on host no such host"),
+            (&["--id", "1@no such host", "--tool", "t"], "run the command on host no such host"),
             (&["--id", "7", "--pid", "8", "--tool", "t"], "more than once"),
             (&["--id", "7", "--tool", "t", "--args", "'a"], "the quote ' is not closed"),
             (&["--id", "7", "--tool", "t", "--hosts", "a,"], "an empty name"),

@@ -50,7 +50,7 @@ pub fn parse_pid(value: &OsString) -> Result<JobAddress, String> {
     JobAddress::of_pid(&value.to_string_lossy()).map_err(|line| format!("--pid {line}"))
 }
 
-/// Sends a request to the job. Returns its answer, which is no refusal.
+/// Sends a request to the job. Returns the answer. A refusal is an error.
 ///
 /// # Errors
 /// The reason why the request failed.
@@ -68,7 +68,7 @@ pub fn request(
     accepted(answer.ok_or("scored has given no answer")?)
 }
 
-/// The answer, if it is no refusal.
+/// Converts a refusal to an error.
 ///
 /// # Errors
 /// The reason of the refusal.

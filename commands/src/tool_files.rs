@@ -14,8 +14,8 @@ use score_proto::tool_start::{ScrunJob, ToolAction, ToolActionAnswer};
 use crate::scored_client::{QueryStream, Reply};
 use crate::tool_client::ToolError;
 
-/// How long one wait for a message takes. The hosts may take longer to unpack the files; a lost
-/// scored closes the connection.
+/// Time limit for one wait for a message. The hosts may take longer to unpack the files. If scored
+/// is lost, the connection ends.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A directory, as one archive.

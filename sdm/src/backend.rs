@@ -6,7 +6,8 @@ use score_tools::merge::{CommandId, MonotonicTime};
 
 use crate::message::{DebugEvent, Operation};
 
-/// A debug engine for one process. None of its functions waits.
+/// A debug engine for one process. Its functions do not wait for the process. They may wait a few
+/// seconds for the end of a debugger.
 pub trait Backend {
     /// Begins an operation. A later [`Backend::progress`] returns exactly one answer to it.
     fn begin(&mut self, command: CommandId, operation: Operation, now: MonotonicTime);
@@ -14,8 +15,7 @@ pub trait Backend {
     /// Does the work that is possible without waiting, and returns answers.
     fn progress(&mut self, now: MonotonicTime) -> Vec<(CommandId, DebugEvent)>;
 
-    /// The descriptors to wait for before the next [`Backend::progress`]. They must become
-    /// readable.
+    /// The descriptors that become readable when [`Backend::progress`] has work to do.
     fn descriptors(&self) -> Vec<BorrowedFd<'_>>;
 
     /// The latest time for the next [`Backend::progress`].

@@ -306,8 +306,8 @@ impl HopTree {
         }));
     }
 
-    /// Begins to wait for the events of a command. If too many commands are open, the command is
-    /// answered for all its ranks, because the hop above waits for them.
+    /// Begins to wait for the events of a command. If too many commands are open, this hop answers
+    /// the command for all its ranks, because the parent waits for them.
     fn open(
         &mut self,
         command: &DebugCommand,

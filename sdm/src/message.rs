@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::routing::TreeShape;
 
 /// The number of the initialisation, which is the first command. Its events are
-/// [`DebugEvent::Ready`].
+/// [`DebugEvent::Ready`] and [`DebugEvent::Unreachable`].
 pub const INIT_COMMAND: CommandId = CommandId(0);
 
 /// Maximum length of the text of an event in bytes. Longer text is cut.
@@ -245,7 +245,7 @@ pub enum StopReason {
 /// A frame of a stack.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StackFrame {
-    /// Name of the function. Empty if it has none.
+    /// Name of the function. Empty if the name is unknown.
     pub function: String,
     /// The source file, or the module that contains the address.
     pub file: String,
@@ -254,7 +254,7 @@ pub struct StackFrame {
 }
 
 impl DebugEvent {
-    /// The body of an event. For an event that is too long, the body is an error that says so.
+    /// The body of an event. If the event is too long, the body is an error.
     pub fn to_body(&self) -> EventBody {
         let bytes = frame::encode_datagram(self).unwrap_or_default();
         if !bytes.is_empty() && bytes.len() <= score_tools::merge::MAX_EVENT_BODY_LEN {

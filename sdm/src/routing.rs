@@ -33,7 +33,7 @@ pub enum RoutingError {
     #[error("{0} servers; there must be 1 to {MAX_SERVERS}")]
     Servers(u32),
     /// A hop would have no children, or too many.
-    #[error("{0} children a hop; there must be 1 to {MAX_FAN_OUT}")]
+    #[error("{0} children per hop; there must be 1 to {MAX_FAN_OUT}")]
     FanOut(u32),
 }
 

@@ -16,7 +16,7 @@ pub enum StartError {
     #[error("{0:?}: not a port of a server; use a number from 1024 to 65535")]
     ServerPort(String),
     /// There is no id, or it is invalid.
-    #[error("{SELF_NODE_ENV} is not the number of a server; start servers with it set")]
+    #[error("{SELF_NODE_ENV}: not the id of a server; set this variable to the id")]
     ServerId,
     /// The front end has not accepted a connection in any attempt.
     #[error("cannot connect to the front end at {0} in {1} attempts: {2}")]

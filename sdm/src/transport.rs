@@ -58,7 +58,8 @@ pub trait Transport {
     /// If waiting fails.
     fn wait(&mut self, until: MonotonicTime, others: &[BorrowedFd<'_>]) -> io::Result<()>;
 
-    /// Whether the parent reads too slowly. The output of the process is not read in this case.
+    /// Whether the parent reads too slowly. The server does not read the output of its process in
+    /// this case.
     fn is_congested(&self) -> bool {
         false
     }

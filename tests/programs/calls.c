@@ -100,7 +100,7 @@ static int files(void) {
     return 0;
 }
 
-/* Node 0 broadcasts. All nodes receive the message, including node 0. */
+/* Node 0 broadcasts a signal. All nodes receive it, including node 0. */
 static int broadcast(void) {
     struct sigaction action;
     sigset_t blocked, before;

@@ -163,11 +163,11 @@ static void run_deadlock(void) {
         receive();
     } else if (mode_is("blocked")) {
         sleep_for(-1);
-    } else if (mode_is("barrier")) { /* barrier against receive */
+    } else if (mode_is("barrier")) { /* one node receives, the others are in a barrier */
         if (me == 0)
             receive();
         sc_barrier();
-    } else if (mode_is("unread")) { /* no receiver, so not outstanding */
+    } else if (mode_is("unread")) { /* a message to an exited node is not outstanding */
         if (me == 1) {
             sleep_ms(200);
             return;
@@ -237,7 +237,7 @@ static void run_live(void) {
         if (me == 1)
             receive();
         sc_barrier();
-    } else if (mode_is("mistake")) { /* idle, and computing, and sending */
+    } else if (mode_is("mistake")) { /* computes and sends with its idle flag set */
         score_become_idle();
         if (me == 0) {
             compute(1000);

@@ -1,8 +1,8 @@
 /*
  * Node 0 damages the memory that it shares with other processes, in the way that its first argument
  * names. The other nodes receive until an error is reported. The job ends in any case.
- *   garbage  writes random words over all shared memory that can be written
- *   zeros    the same with zeros
+ *   garbage  writes random words over the start of each shared mapping that it may write to
+ *   zeros    writes zeros there
  *   resize   tries to make every memfd shorter, and longer
  *   halfway  is killed between pmGetSendBuffer and pmSend
  */
@@ -26,7 +26,6 @@ static void sleep_ms(long milliseconds) {
     (void)nanosleep(&time, NULL);
 }
 
-/* Overwrites only pages that exist, because the segment is sparse and large. */
 static void overwrite(uint64_t from, uint64_t to, int garbage) {
     volatile uint64_t *word;
     uint64_t state = 88172645463325252u;
@@ -39,7 +38,8 @@ static void overwrite(uint64_t from, uint64_t to, int garbage) {
     }
 }
 
-/* Overwrites every shared mapping of a memfd that this process may write to. */
+/* Overwrites the first 4 MiB of every shared mapping of a memfd that this process may write to.
+ * A whole segment would be too large, because it is sparse. */
 static void overwrite_shared(int garbage) {
     char line[512], mode[8];
     uint64_t from, to;
@@ -95,7 +95,7 @@ static void resize(void) {
 static void attack(const char *mode) {
     caddr_t buffer;
 
-    /* The other nodes must have begun to poll this node's ring. */
+    /* Node 1 polls the ring of this node only after a first message. */
     while (pmGetSendBuffer(score_pmnet[0], 1, &buffer, 64) != PM_SUCCESS) {
     }
     memset(buffer, 1, 64);

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Longer than SCore needs for many samples of an idle job. */
+/* In this time SCore takes many samples of an idle job. */
 #define WAIT_SECONDS 3
 #define LARGE (1 << 20)
 
@@ -278,7 +278,7 @@ static void own_requests(void) {
     pthread_join(thread, NULL);
 }
 
-/* Waits for many different lengths, so that samples of the job fall into any of them. */
+/* Waits for many different times, so that SCore samples the job in waits of every length. */
 static void exchange(void) {
     unsigned seed = 1;
     for (double end = now() + WAIT_SECONDS; !is_over(end);) {

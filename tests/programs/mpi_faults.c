@@ -1,6 +1,6 @@
 /*
- * Failures in programs of MPI, and things that might go wrong: mpi_faults CASE. A rank without an
- * error prints "ok" at the end.
+ * Failures in programs of MPI, and unusual programs without an error: mpi_faults CASE. A rank
+ * without an error prints "ok" at the end.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -88,8 +88,8 @@ static void unexpected(void)
 
 /* Rank 0 sends short messages as fast as it can, each of which MPI completes at once. The provider
  * keeps copies of the messages for which rank 1 has no room. Rank 1 makes progress, but receives
- * nothing until half of the allowed memory for copies is used, and for another second. A file tells
- * rank 1 when half is used. */
+ * nothing until half of the allowed memory for copies is used, and for another second. Rank 0
+ * creates a file when half is used. */
 static void injected(void)
 {
     unsigned char bytes[INJECTED_LEN];
@@ -144,7 +144,7 @@ static void exchange(int rounds, void (*step)(int round))
     free(in);
 }
 
-/* A child runs another program, as Python's module subprocess does it. */
+/* A child runs another program, as Python's module subprocess does. */
 static void run_program(int round)
 {
     int status;
@@ -199,7 +199,7 @@ static void count_refusal(MPI_Comm *comm, int *code, ...)
     if (class == MPI_ERR_SPAWN) refused++;
 }
 
-/* No rank waits, whichever rank is the root. Each rank learns that no process was started. */
+/* No rank waits, whichever rank is the root. Each rank gets an error. */
 static void spawn(void)
 {
     char *programs[] = {"/bin/true", "/bin/false"};

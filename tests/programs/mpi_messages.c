@@ -1,5 +1,5 @@
 /*
- * Messages of MPI in all forms that a transport has to distinguish: every length from 0 to 1 MiB,
+ * Messages of MPI in all forms that a transport has to distinguish: lengths from 0 to 1 MiB,
  * expected and unexpected, in any order of tags, from any source, probed, synchronous, from memory
  * in pieces, to the sender itself, truncated, cancelled. Prints "ok" per rank if all are correct.
  */

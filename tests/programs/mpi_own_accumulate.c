@@ -3,12 +3,12 @@
  *
  * MPI does not promise that the value of rank 2 is the last one, because rank 1 has not completed
  * its first operation before it starts the second one. But the locks of mpi4py.util.sync rely on
- * it. */
+ * this order. */
 #include <mpi.h>
 #include <stdio.h>
 #include <unistd.h>
 
-/* Rank 1 makes no progress for this time, so that the operation of rank 2 arrives before. */
+/* Rank 1 makes no progress for this time, in which the operation of rank 2 arrives. */
 #define PAUSE_US 300000
 
 int main(int argc, char **argv)

@@ -1,4 +1,4 @@
-"""Each process writes its part of a file of HDF5 through MPI-IO, and reads that of the next one."""
+"""Each process writes its part of an HDF5 file by MPI-IO, and reads the next part."""
 import sys
 
 from mpi4py import MPI

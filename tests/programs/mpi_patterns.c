@@ -134,7 +134,7 @@ int main(int argc, char **argv)
     if (argc != 4 || size < 2) fail("mpi_patterns SEED STEPS alive|dead, two ranks or more", 0);
     state = strtoull(argv[1], NULL, 10);
     steps = atoi(argv[2]);
-    if (steps < 1 || steps > MAX_STEPS) fail("not so many steps", steps);
+    if (steps < 1 || steps > MAX_STEPS) fail("too few or too many steps", steps);
     is_dead = strcmp(argv[3], "dead") == 0;
     out = malloc(LARGE);
     in = malloc(LARGE);

@@ -58,7 +58,7 @@ def state():
     return number("MPIR_debug_state")
 
 
-# Rows of the table: host, program, process.
+# Returns the rows of the table: host, program, process.
 def table():
     rows = []
     for row in range(number("MPIR_proctable_size")):
@@ -67,8 +67,8 @@ def table():
     return rows
 
 
-# The number of processes with this command line. Waits for the wanted number, because a shell may
-# not have executed the command yet.
+# Returns the number of processes with this command line. Waits for the wanted number, because a
+# shell may not have executed the command yet.
 def count_of(command_line, wanted):
     deadline = time.time() + 20
     while True:
@@ -120,5 +120,5 @@ def go_on():
     if not gdb.selected_inferior().pid:
         say("code", gdb.parse_and_eval("$_exitcode"))
         return False
-    # Of the function, the debugger knows the address only.
+    # gdb finds the function by its symbol, without debug information.
     return gdb.selected_frame().name() == "MPIR_Breakpoint"

@@ -1,9 +1,9 @@
 /*
- * Nodes 0 and 1 exchange a message until a file appears, and print their progress. Then they dump
- * the counters of their contexts:
+ * Nodes 0 and 1 exchange a message until a file appears, and node 0 prints the progress. Then both
+ * dump the counters of their contexts:
  *   pingpong FILE
- * Node 0 ends the game by a last message with the number OVER. Other nodes wait. The game lasts at
- * most four minutes.
+ * Node 0 ends the exchange by a last message with the number OVER. Other nodes wait. The exchange
+ * lasts at most four minutes.
  */
 #include <errno.h>
 #include <stdint.h>

@@ -109,7 +109,7 @@ int main(int argc, char **argv)
     const char *own_rank = getenv("PMIX_RANK");
 
     if (strcmp(what, "absent") == 0 && own_rank != NULL && atoi(own_rank) == 1)
-        return 0; /* It never calls PMIx_Init. */
+        return 0; /* The rank never calls PMIx_Init. */
     check(PMIx_Init(&self, NULL, 0), "PMIx_Init");
     pmix_proc_t job = self;
     pmix_value_t *job_size;
@@ -126,8 +126,8 @@ int main(int argc, char **argv)
         put("key", 1000 + self.rank);
         for (uint32_t rank = 0; rank < size; rank++)
             printf("%u: %u %s\n", self.rank, rank, get(rank, "key", 1000 + rank));
-        /* The rank is on another host: libpmix waits for data that ranks of its own host may still
-         * put. */
+        /* Asks for a rank on another host, because libpmix waits for data that ranks of its own
+         * host may still put. */
         if (number != 0)
             printf("%u: absent %s\n", self.rank, get((self.rank + number) % size, "-", 0));
     } else if (strcmp(what, "nothing") == 0 || strcmp(what, "absent") == 0) {

@@ -418,7 +418,7 @@ int main(int argc, char **argv) {
     must("pmMLock",
          pmMLock(score_pmnet[0], PM_NODE_ANY, local, (MAX_PAGES + 1) * PAGE, &local_handle));
     for (round_now = 1; round_now <= rounds; round_now++) {
-        /* With four nodes there is a pair on one host and a pair on two. */
+        /* With four nodes each pair is on one host in some rounds, and on two hosts in others. */
         far = score_num_node == 4 && round_now / 2 % 2 == 1 ? 2 : 1;
         if (score_num_node == 4 && round_now % 2 == 0) {
             (void)sc_barrier(); /* no message to a node that is not ready yet */

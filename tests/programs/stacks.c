@@ -1,6 +1,6 @@
-/* A program for tests of stacks: stacks SECONDS. Of each four ranks, rank 3 waits for its input and
- * the others compute; each prints "up" in the function in which it remains. A second thread of each
- * rank waits. All end with "ok" after SIGUSR1 or SECONDS. */
+/* A program for tests of stacks: stacks SECONDS. Every fourth rank, from rank 3 on, sleeps. The
+ * other ranks compute. Each rank prints "up" in the function in which it remains. A second thread
+ * of each rank waits. All end with "ok" after SIGUSR1 or SECONDS. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>

@@ -182,8 +182,7 @@ static void send_all(uint32_t number, uint32_t length) {
     }
 }
 
-/* Waits in poll(2) for the next message. The time-out is long, so a lost wake-up makes the test
- * slow. */
+/* Waits in poll(2) for the next message. A lost wake-up is an error, which the time-out detects. */
 static void block(void) {
     struct pollfd poll_fds[8];
     int descriptors[8], count = 8, i, cc;

@@ -13,15 +13,15 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// Six nodes on three hosts: a PM program joined to a system command.
 const LINE_COUNT_JOB: &str = "seq 20 | scrun -nodes=3x2,message=quiet scatter == system wc -l";
-/// Each node prints the name of its host in the job, its node number, and the host's own name.
+/// Each node prints the number of its host in the job, its node number, and the host's own name.
 const PRINT_HOSTS_JOB: &str = "scrun -nodes=3x2,message=quiet system sh -c \
                      'echo $SCORE_SELF_HOST $SCORE_SELF_NODE $(hostname)'";
 /// Exits with code 7.
 const EXIT_7_JOB: &str =
     "scrun -nodes=3,message=quiet system sh -c 'exit $((7 * !SCORE_SELF_NODE))'";
 
-/// Runs the three jobs one after the other. Returns the sorted lines of the second job. Checks
-/// everything in these lines except the names of hosts.
+/// Runs the three jobs one after the other. Returns the host name that each node of the second job
+/// has printed, and checks the rest of the output.
 fn run_three_jobs(env: &TestEnv, testbed: &Testbed) -> Vec<String> {
     let line = format!("{LINE_COUNT_JOB} && {PRINT_HOSTS_JOB} && {EXIT_7_JOB}");
     let outcome = testbed.run(env, 4, &line).timeout(COMMAND_TIMEOUT).run().expect_code(7);
@@ -41,7 +41,7 @@ fn run_three_jobs(env: &TestEnv, testbed: &Testbed) -> Vec<String> {
         .collect()
 }
 
-/// Compiles the manual's C program. Without a C compiler: returns false and prints a skip.
+/// Compiles the manual's C program. Without a C compiler, returns false and prints a skip.
 fn compile_scatter(env: &TestEnv) -> bool {
     if !test_env::is_installed("gcc") {
         skip("compiled scatter", "gcc is not installed");

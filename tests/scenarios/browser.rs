@@ -98,7 +98,7 @@ fn a_browser_shows_processes_hosts_and_slices_and_reports_no_error() {
         return;
     };
     let Some(built) = env.test_program("load_waves") else { return };
-    // The directory is one in which every user may run programs, wherever the build is.
+    // Every user may run programs in this directory, wherever the build is.
     let program = env.dir().join("load_waves");
     std::fs::copy(built, &program).unwrap();
     let program = program.to_str().unwrap();

@@ -85,6 +85,6 @@ fn a_tool_reads_changes_and_leaves(env: &TestEnv, mut target_job: TargetJob) {
     assert_eq!(tool.debug(0, counting)[..4], [0; 4]);
     assert_eq!(tool.word(0, target.traps), 0);
     drop(tool);
-    // The signal whose notice the tool has not fetched arrives.
+    // The process receives the signal whose notice the tool has not fetched.
     target_job.end(1);
 }

@@ -1,4 +1,4 @@
-//! gcc and clang build the manual's C program and our own, statically and dynamically.
+//! gcc and clang build the manual's C program and other programs, statically and dynamically.
 
 use score_tests::{TestEnv, binaries, skip, test_env};
 

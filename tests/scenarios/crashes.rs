@@ -185,7 +185,7 @@ fn on_a_terminal_ranks_that_crash_get_gdb_one_after_the_other() {
         terminal.type_keys("backtrace\n");
         offset = terminal.wait_for_after(offset, "write_nowhere", DEBUG_TIMEOUT);
         offset = terminal.wait_for_after(offset, "(gdb) ", DEBUG_TIMEOUT);
-        // The prompt after `detach` must not be taken for that of the next gdb.
+        // The prompt after `detach` must not be taken for the prompt of the next gdb.
         terminal.type_keys("detach\n");
         offset = terminal.wait_for_after(offset, "(gdb) ", DEBUG_TIMEOUT);
         terminal.type_keys("quit\n");

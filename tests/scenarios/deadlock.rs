@@ -48,7 +48,7 @@ fn a_deadlock_is_found_on_every_network() {
             let outcome = outcome.expect_code(EXIT_DEADLOCK);
             let (_, tree) = outcome.stderr.split_once("stacks of deadlock:\n").expect("a tree");
             assert!(tree.contains("main in deadlock"), "{outcome}");
-            // The inside of SCore's static libraries is not shown.
+            // The tree omits frames inside SCore's static libraries.
             assert!(!tree.contains("::"), "{outcome}");
         }
     }

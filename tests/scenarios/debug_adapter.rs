@@ -83,7 +83,7 @@ impl Editor {
         self.receive(command, is_response)
     }
 
-    /// Waits for the response to the request with this number, but not for ever.
+    /// Waits for the response to the request with this number, or until the time-out.
     fn await_response(&mut self, seq: u64, timeout: Duration) {
         let end = Instant::now() + timeout;
         while let Ok(message) = self.messages.recv_timeout(end - Instant::now().min(end)) {

@@ -205,7 +205,7 @@ fn install() {
     if !geteuid().is_root() {
         return skip(DOCUMENT, "its trial needs root");
     }
-    // The users of the trial run our programs where they are.
+    // The users of the trial run the programs in the build directory.
     let is_open = |path: &Path| path.metadata().is_ok_and(|it| it.permissions().mode() & 1 == 1);
     if !binaries::folder().ancestors().all(is_open) {
         return skip(DOCUMENT, "users may not enter the directory of the programs");

@@ -1,6 +1,6 @@
 //! Forged packets reach the port of a process of the job: noise, packets of an earlier job, and
-//! packets of the job itself that are truncated, repeated, or changed to another secret, run or
-//! node. The job's messages still arrive, and pmDumpContext counts each kind of forged packet.
+//! packets of the job itself that are repeated, or changed to another secret, incarnation or node.
+//! The job's messages still arrive, and pmDumpContext counts the packets by the reason.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};

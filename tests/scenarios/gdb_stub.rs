@@ -11,8 +11,8 @@ use score_tests::service::{ALICE, BOB, Cluster};
 use score_tests::terminal::Terminal;
 use score_tests::{Job, Running, TestEnv, binaries, skip, test_env};
 
-/// The limit of a debugger and of its job. A debugger that reads symbols beside many busy ranks
-/// takes more than a minute.
+/// The time limit of a debugger and of its job. A debugger takes more than a minute to read symbols
+/// if many ranks are busy.
 pub const DEBUGGER_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// A job of the program `debugged`.
@@ -44,7 +44,7 @@ impl<'a> DebuggedJob<'a> {
         Self::start_with(env, debugger, &["-nodes=2"])
     }
 
-    /// The same with these options of scrun.
+    /// Like [`Self::start`], with these options of scrun.
     fn start_with(env: &'a TestEnv, debugger: &str, options: &[&str]) -> Option<Self> {
         let program = program(env, debugger)?;
         let end = env.dir().join("end");
@@ -69,7 +69,7 @@ impl<'a> DebuggedJob<'a> {
         self.gdb_with("", commands)
     }
 
-    /// The same, with additional commands before gdb connects.
+    /// Like [`Self::gdb`], with additional commands before gdb connects.
     pub fn gdb_with(&self, settings: &str, commands: &str) -> Job {
         let stub = binaries::program("scdb");
         let target = format!("target remote | {} {} gdb 1", stub.display(), self.address());

@@ -20,7 +20,7 @@ const MAX_GROWTH_KIB: u64 = 8 * 1024;
 /// The address of the attacking host.
 const ATTACKER_ADDRESS: &str = "10.77.0.3";
 
-/// A job on three hosts, one of whose daemons is attacked. It ends when its file appears.
+/// A job on three hosts, one of whose daemons is attacked. The job ends when its file exists.
 struct AttackedJob {
     env: TestEnv,
     job: Running,
@@ -204,7 +204,7 @@ fn a_connection_that_closes_without_a_byte_is_reported() {
 
 // Promise of `garbage_is_dropped_and_reported`.
 #[test]
-fn a_daemon_with_another_key_is_dropped_and_receives_the_reason() {
+fn a_daemon_with_another_key_is_dropped_and_reported() {
     attack_each_daemon("connections_with_another_key", |attacked| {
         let key = attacked.env.write_file("other_key", [7; 32]);
         let start = || {

@@ -1,6 +1,6 @@
-//! Messages between hosts. `scatter` delivers the same input, bit by bit, to every node of two to
-//! sixteen hosts, partly through shared memory and mostly over the network. `pmtest` measures
-//! between two hosts.
+//! Messages between hosts. `scatter` delivers its input unchanged to every node of two to sixteen
+//! hosts, partly through shared memory and mostly over the network. `pmtest` measures between two
+//! hosts.
 
 use score_tests::TestEnv;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! A job has more nodes than PM or a program's own macros allow. scrun refuses it before any
+//! A job has more nodes than PM or a program's own macros allow. scrun refuses the job before any
 //! process starts, with both numbers in the message.
 
 use score_tests::TestEnv;
@@ -39,7 +39,7 @@ fn the_default_number_of_nodes_fits_the_macros() {
 }
 
 #[test]
-fn programs_whose_macros_exclude_each_other_are_refused_by_name() {
+fn programs_whose_macros_exclude_each_other_are_refused_with_their_numbers() {
     let env = TestEnv::new();
     let (Some(one), Some(two)) =
         (env.test_program("two_or_three"), env.test_program("five_or_more"))

@@ -25,7 +25,7 @@ fn assert_progress(job: &Running) {
     let (started_at, rounds_before) = (Instant::now(), count_rounds(job));
     while count_rounds(job) < rounds_before + 2 {
         let timed_out = started_at.elapsed() > Duration::from_secs(60);
-        assert!(!timed_out, "stands still: {}{}", job.stdout(), job.stderr());
+        assert!(!timed_out, "no progress: {}{}", job.stdout(), job.stderr());
         sleep(Duration::from_millis(20));
     }
 }
@@ -45,14 +45,15 @@ fn a_link_that_is_down_for_five_seconds_only_delays_the_job() {
     assert_progress(&job);
     let switch = NetNs::for_switch(&env);
     set_link_state(&switch, 1, "down");
-    // What was sent before may still be on its way to this test.
+    // Output from before the cut may still be on its way to this test.
     sleep(Duration::from_millis(1500));
     let rounds_before = count_rounds(&job);
     sleep(Duration::from_millis(3500));
     assert!(count_rounds(&job) <= rounds_before + 1, "the cable carries: {}", job.stdout());
     set_link_state(&switch, 1, "up");
     assert_progress(&job);
-    // This is longer than the silence limit between daemons. No host may be given up meanwhile.
+    // After this pause the cut began longer ago than the silence limit between daemons. No host may
+    // be lost.
     sleep(Duration::from_secs(12));
     assert_progress(&job);
     env.write_file("over", "");

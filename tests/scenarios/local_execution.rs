@@ -1,5 +1,5 @@
 //! A program that is started without scrun runs as a single node (manual 1.4.4). Commands that need
-//! a job say so.
+//! a job report an error.
 
 use score_tests::TestEnv;
 

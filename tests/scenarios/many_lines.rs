@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use score_tests::TestEnv;
 
-/// docs/dev/test-matrix.md promises a million lines, which the soak counts. This test counts a
-/// tenth of them.
+/// docs/dev/test-matrix.md promises a million lines. This test counts a tenth of them, or
+/// `HARNESS_LINES`.
 fn line_count() -> usize {
     let count = std::env::var("HARNESS_LINES").ok().and_then(|text| text.parse().ok());
     count.unwrap_or(100_000)

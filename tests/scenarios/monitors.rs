@@ -61,7 +61,6 @@ fn a_job_that_uses_the_terminal_gets_an_xterm_or_one_line_with_the_reason() {
     let _ = terminal.wait(EVENT_TIMEOUT);
 }
 
-/// Counts the pixels that have about this colour.
 fn count_pixels(pixels: &[[u8; 3]], is_counted: impl Fn([i32; 3]) -> bool) -> usize {
     pixels.iter().filter(|pixel| is_counted(pixel.map(i32::from))).count()
 }
@@ -93,8 +92,8 @@ fn an_xterm_shows_busy_processes_in_red_and_closes_with_the_job() {
     // Node 0 computes all the time. Its bar is several hundred columns of nine pixels each.
     wait_for("a red bar", &|| terminal.text(), &|| count_red() > 1000);
     terminal.type_keys("\u{3}");
-    assert_eq!(terminal.wait(EVENT_TIMEOUT), -1, "SIGINT is what ends it");
-    wait_for("the window goes", &String::new, &|| count_lit() == 0);
+    assert_eq!(terminal.wait(EVENT_TIMEOUT), -1, "SIGINT ends scrun");
+    wait_for("the window closes", &String::new, &|| count_lit() == 0);
 }
 
 // Promise of `the_monitor_draws_on_the_terminal_and_restores_it`.
@@ -128,7 +127,7 @@ fn a_display_that_closes_ends_the_monitor_and_the_job_continues() {
     wait_for("scmon", 0);
     assert_eq!(count_running("monitor_load"), 2);
     terminal.type_keys("\u{3}");
-    assert_eq!(terminal.wait(EVENT_TIMEOUT), -1, "SIGINT is what ends it");
+    assert_eq!(terminal.wait(EVENT_TIMEOUT), -1, "SIGINT ends scrun");
 }
 
 // Promise (monitors): An unknown monitor is refused with the list.
@@ -243,8 +242,8 @@ fn wait_for_running_job(cluster: &Cluster<'_>) -> String {
 
 fn is_settled(line: &Value) -> bool {
     let load = |node: usize| line["processes"][node]["load"].as_f64();
-    // The monitor samples twice a second. At the first sample a process may not have called exec
-    // yet.
+    // The shepherd samples memory twice a second. At the first sample a process may not have called
+    // exec yet.
     let memory = line["processes"][0]["memory_kib"].as_u64();
     load(0).is_some_and(|load| load > 0.95)
         && load(1).is_some_and(|load| load < 0.05)

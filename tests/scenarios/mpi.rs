@@ -251,7 +251,7 @@ fn windows_of_all_kinds_use_pm() {
     run_over_pm(&env, &compile_program(&env, &mpich, "mpi_windows"));
 }
 
-/// Long messages are then sent in fragments, and windows are written by messages.
+/// In this case libpm-fi sends long messages in fragments, and writes windows by messages.
 // Promise of `without_kernel_copies_only_allocator_memory_is_accessible`.
 #[test]
 fn mpi_uses_pm_even_if_the_kernel_refuses_copies_between_processes() {

@@ -98,8 +98,8 @@ fn a_program_that_can_continue_is_never_reported() {
         "exchange",
     ];
     for hosts in HOSTS {
-        // All cases run at once. A process that does not get a processor looks even more as if it
-        // waited.
+        // All cases run at once. It is even harder to distinguish a process that waits from one
+        // that has no processor.
         let jobs = cases.map(|case| {
             let line = format!(
                 "mkdir -p {case}; cd {case}; (sleep 3; echo line) | scrun {hosts} {} {case}",

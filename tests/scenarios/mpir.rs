@@ -437,7 +437,7 @@ fn slices_neither_start_held_processes_nor_take_time_of_other_jobs() {
         is_stopped(&spinner)
     };
     let stopped = (0..200).filter(look).count();
-    assert!(stopped < 20, "of 200 looks at the other job {stopped} found it stopped");
+    assert!(stopped < 20, "the other job was stopped in {stopped} of 200 samples");
     fs::write(env.dir().join("go"), "").unwrap();
     let outcome = gdb.wait().expect_code(0);
     let held = client.said().iter().filter(|line| *line == "held 1 of 1").count();
@@ -597,7 +597,7 @@ fn a_tool_that_has_authority_at_the_start_is_notified_in_the_loader_or_at_the_en
     let start = base + tool.word(0, base + 24);
     assert_eq!((byte_at(first, start), byte_at(second, entry)), (0xcc, 0xcc));
     assert!(tool.memory(0, start, 1) != [0xcc] && tool.memory(1, entry, 1) != [0xcc]);
-    assert_ne!(byte_at(first, auxiliary(first, 9)), 0xcc, "of the former place");
+    assert_ne!(byte_at(first, auxiliary(first, 9)), 0xcc, "the first request has an effect");
     env.write_file("go", "");
     let mut seen = Vec::new();
     while seen.len() < 2 {

@@ -27,7 +27,7 @@ fn nodes_are_numbered_host_by_host() {
 }
 
 #[test]
-fn hosts_and_nodes_on_each_are_as_asked() {
+fn a_job_gets_the_requested_hosts_and_nodes_per_host() {
     let env = TestEnv::new();
     let args = ["-group=local:3", "-nodes=3x2", "system", "sh", "-c", "echo $SCORE_SELF_HOST"];
     let outcome = env.scrun(&args).run().expect_code(0);

@@ -39,7 +39,7 @@ fn a_job_is_isolated_from_other_users() {
     assert!(lines[4].ends_with("0000000000000000"), "{outcome}");
     assert_eq!(lines[5], "700:61001");
 
-    // This is a job of another user on the same host at the same time.
+    // Bob attacks this job of Alice on the same host.
     let secret = "echo secret > kept; echo $$ $(pwd); exec sleep 300";
     let mut job = cluster.scrun(ALICE, "a", "nodes=1", secret).start();
     job.wait_for("/var/scored/", 1);
@@ -64,7 +64,7 @@ fn a_job_is_isolated_from_other_users() {
     let job_number = listing.split([' ', ',']).nth(1).unwrap().to_owned();
     let refused = cluster.console(BOB, "a", &["-kill", &job_number]);
     assert!(refused.code != 0 && refused.stderr.contains("another user's"), "{refused}");
-    cluster.wait_for_log("a", "uid 61002 wants job");
+    cluster.wait_for_log("a", "uid 61002 may not end job");
     let allowed = cluster.console(OPERATOR, "a", &["-kill", &job_number]);
     assert_eq!(allowed.code, 0, "{allowed}");
     let outcome = job.wait();
@@ -149,7 +149,7 @@ fn a_login_is_routed_to_the_server_or_refused_with_the_reason() {
     let Some(cluster) = Cluster::start(&env, &["a", "b", "c"]) else { return };
     let outcome = cluster.scrun(ALICE, "a", "nodes=3x2", "id -u").run();
     assert_eq!((outcome.code, outcome.text().as_str()), (0, "61001\n".repeat(6).as_str()));
-    for (expression, reason) in [("elsewhere", "elsewhere"), ("local:2", "not of the cluster")] {
+    for (expression, reason) in [("elsewhere", "elsewhere"), ("local:2", "not in the cluster")] {
         let option = format!("-scored={expression},nodes=1");
         let outcome = cluster.command(ALICE, "scrun", "a").args(&[&option, "/bin/true"]).run();
         assert!(outcome.code == 2 && outcome.stderr.contains(reason), "{outcome}");
@@ -233,7 +233,7 @@ fn a_killed_server_ends_its_jobs_and_a_new_server_accepts_jobs_at_once() {
     let after = job_number(cluster.console(ALICE, "b", &["-list"]).text());
     assert!(after > before, "job {after} after {before}");
     terminate(next_job);
-    // Daemons of other tests may have been killed just now, so their groups are ignored.
+    // Daemons of other tests may have been killed just now, so their cgroups are ignored.
     let is_left = |name: &str| {
         let pid = name.strip_prefix("scored-job-").and_then(|rest| rest.split('-').next());
         pid.and_then(|pid| pid.parse().ok()).is_some_and(|pid| {
@@ -279,8 +279,8 @@ fn a_job_can_request_kinds_of_hosts_whole_hosts_and_spares() {
         let outcome = cluster.scrun(ALICE, "c", options, "echo up").run();
         assert!(outcome.code == 2 && outcome.stderr.contains(reason), "{options}: {outcome}");
     };
-    // The jobs request the only host of its type, then twice the processes that the host can run,
-    // then a type that no host has.
+    // The jobs request the only host of its type, then more processes than the host can run, then a
+    // type that no host has.
     let old = cluster.start_long_job(BOB, "c", "nodes=2.linux.old");
     let list = cluster.console(BOB, "c", &["-list"]).text();
     assert!(list.contains("2 processes on a"), "{list}");
@@ -327,7 +327,7 @@ fn a_flood_of_connections_does_not_prevent_daemons_from_connecting() {
     let (stop, port) = (AtomicBool::new(false), cluster.port());
     std::thread::scope(|scope| {
         let attack = scope.spawn(|| trickle(port, &stop));
-        // The value is dropped at the end of the attack, even if an assertion here fails.
+        // The drop of this value ends the attack, even if an assertion here fails.
         let _stop_on_drop = StopOnDrop(&stop);
         cluster.wait_for_log("b", "a connection to the daemons' port was dropped");
         cluster.signal_daemon("a", Signal::SIGKILL);

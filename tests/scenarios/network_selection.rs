@@ -88,7 +88,7 @@ fn assert_progress(job: &Running) {
     while rounds() < rounds_before + 5 {
         assert!(
             started_at.elapsed().as_secs() < 20,
-            "stands still: {}{}",
+            "no progress: {}{}",
             job.stdout(),
             job.stderr()
         );

@@ -55,7 +55,7 @@ fn strace_and_a_tool_can_share_a_job_but_not_a_process() {
     target_job.end(0);
 }
 
-/// The C library, the console, the stub for gdb and the reader of stacks name the tracer of rank 0.
+/// libscoretools, the console, the stub for gdb and `scdb JOB stacks` name the tracer of rank 0.
 fn a_refusal_is_explained_to_all(env: &TestEnv, target_job: &TargetJob, line: &str) {
     let c_tool = env.command(compiled_tool(env, "c_attach"));
     let outcome = c_tool.arg(target_job.socket().to_str().unwrap()).arg("1").run();

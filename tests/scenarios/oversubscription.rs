@@ -33,7 +33,7 @@ fn a_processor_has_as_many_jobs_as_rows_and_the_next_job_waits() {
     };
     let first = cluster.start_long_job(ALICE, "a", "nodes=2x2");
     let whole_host_job = cluster.start_long_job(BOB, "a", "hosts=1");
-    wait_for_stderr(&whole_host_job, "run other jobs, too: they take turns");
+    wait_for_stderr(&whole_host_job, "also run other jobs, which share the processors in time");
     let third = cluster.start_long_job(BOB, "a", "nodes=2");
     let refused = cluster.scrun(ALICE, "b", "nodes=1", "echo no").run();
     assert_eq!(refused.code, 2, "{refused}");

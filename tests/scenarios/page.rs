@@ -101,14 +101,14 @@ fn the_page_is_served_to_this_host_only_and_by_no_other_name() {
     let addr = address.addr;
     assert!(addr.ip().is_loopback());
     let other_addr = SocketAddr::new([127, 0, 0, 2].into(), addr.port());
-    assert!(TcpStream::connect(other_addr).is_err(), "it listens at other addresses, too");
+    assert!(TcpStream::connect(other_addr).is_err(), "the page listens on another address");
     let path = format!("/{}/data", address.token);
     for name in ["evil.example", &format!("evil.example:{}", addr.port()), "10.1.2.3", "a"] {
         let response = get_with_headers(addr, &path, &[&format!("Host: {name}")]);
         assert_eq!(response.status, 421, "{name}: {response:?}");
         assert!(!response.body.contains("jobs"), "{response:?}");
     }
-    // A request through a tunnel looks like this.
+    // A request through a tunnel has such a header.
     assert_eq!(get_with_headers(addr, &path, &["Host: localhost:9000"]).status, 200);
     for method in ["POST", "PUT", "DELETE", "HEAD", "OPTIONS", "TRACE", "CONNECT"] {
         let text = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -221,7 +221,7 @@ fn hostile_connections_hold_few_resources_and_block_no_other_client() {
             }
             Err(_) => break,
         }
-        assert!(Instant::now() < deadline, "{sent_len} bytes were taken, and no end");
+        assert!(Instant::now() < deadline, "the connection is open after {sent_len} bytes");
     }
     drop(non_reader);
     let deadline = Instant::now() + Duration::from_secs(30);

@@ -22,7 +22,7 @@ fn copy_program(env: &TestEnv, name: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// Presses the button of the page.
+/// Sends the request of a button of the page.
 fn post(page: &PageUrl, path: &str) -> Response {
     let text = format!(
         "POST /{}/{path} HTTP/1.1\r\nHost: {}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
@@ -83,11 +83,10 @@ fn the_owner_of_a_job_alone_has_its_stacks_read_and_sees_those_of_a_deadlock() {
     assert_eq!(post(&PageUrl { token: "0".repeat(32), ..page.clone() }, &path).status, 403);
     let answer = post(&page, &path);
     assert_eq!(answer.status, 200, "{answer:?}");
-    // A second click during a reading gets the same reading. Directly after it a second reading is
-    // refused.
     let mut stacks = wait_for_stacks(&page, &number);
     assert_eq!((&stacks["state"], &stacks["problems"]), (&"read".into(), &serde_json::json!([])));
-    // A reading may take longer than the interval in which a further one is refused.
+    // The server refuses a second reading soon after the first. A reading may take longer than this
+    // interval.
     let deadline = Instant::now() + READING_TIMEOUT;
     while post(&page, &path).status != 429 {
         assert!(Instant::now() < deadline, "{stacks}");
@@ -124,5 +123,5 @@ fn the_owner_of_a_job_alone_has_its_stacks_read_and_sees_those_of_a_deadlock() {
     let tree = stacks["text"].as_str().unwrap();
     assert!(tree.contains("main in deadlock") && printed.contains(tree), "{tree}\n{printed}");
     assert_eq!(operators_page.get(&format!("stacks/{number}")).status, 404);
-    assert_eq!(post(&page, &format!("stacks/{number}")).status, 404, "it has ended");
+    assert_eq!(post(&page, &format!("stacks/{number}")).status, 404, "the job has ended");
 }

@@ -113,7 +113,7 @@ fn several_fences_of_some_ranks_of_several_hosts_run_at_once() {
         }
         for options in LAYOUTS {
             let outcome = run(env, program, options, "unknown").expect_code(0);
-            assert_eq!(outcome.text(), "1\n1\n", "{options}: a rank that there is not");
+            assert_eq!(outcome.text(), "1\n1\n", "{options}: the rank does not exist");
         }
         let outcome = run(env, program, "-group=local:3 -nodes=3x1", "leave").expect_code(1);
         let _ = outcome.assert_stderr(&[

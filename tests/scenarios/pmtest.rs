@@ -1,5 +1,5 @@
 //! `scrun -nodes=2 pmtest` prints latency, bandwidth and rate, and the floor of the machine. With
-//! -json it prints them for programs.
+//! -json it prints JSON.
 
 use score_tests::TestEnv;
 use serde_json::Value;
@@ -61,8 +61,8 @@ fn remote_memory_between_hosts_is_also_measured() {
     assert!(rows[0]["put_ns_min"].as_f64().is_some_and(|value| value > 0.0), "{outcome}");
 }
 
-/// The network to these nodes has a smaller message limit than the shared memory of the two
-/// measuring nodes.
+/// The network to the other nodes has a smaller message limit than the shared memory of the two
+/// nodes that measure.
 #[test]
 fn nodes_that_do_not_measure_may_be_on_another_host() {
     let env = TestEnv::new();

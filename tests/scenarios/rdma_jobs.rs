@@ -1,4 +1,4 @@
-//! Jobs over RDMA hardware. Scattered data arrives bit by bit. Jobs that take turns lose nothing,
+//! Jobs over RDMA hardware. Scattered data arrives unchanged. Jobs that take turns lose nothing,
 //! and neither does a job that is suspended during its traffic. A killed process leaves no queue
 //! pair. Remote access to remapped memory does not reach the old pages. SCore reports deadlocked
 //! programs and no others. If a host has no adapter, or its user may not open it or pin enough
@@ -150,7 +150,7 @@ fn operations_on_regions_that_change_never_touch_memory_outside_them() {
 }
 
 /// Runs a job on hosts that are not virtual hosts for SCore, although all are on this machine. The
-/// remote shell stays here.
+/// remote shell starts the daemons on this machine.
 fn run_on_hosts(env: &TestEnv, database: &str, args: &[&str]) -> Outcome {
     env.write_file("db", database);
     let shell = env.write_script(
@@ -253,10 +253,11 @@ fn jobs_that_take_turns_and_a_job_suspended_during_traffic_lose_no_message() {
         pingpong.wait_for("round ", rounds + 2);
     };
     remote_job.wait_for("round 2", 1);
-    // This is longer than an adapter retransmits an unacknowledged packet: 8 times 67 ms, and more.
+    // An adapter repeats an unacknowledged packet six times, at intervals of 67 ms or more. The job
+    // is suspended for longer.
     remote_job.signal(Signal::SIGTSTP);
     sleep(Duration::from_secs(5));
-    assert!(!remote_job.stdout().contains("all right"), "it was over before");
+    assert!(!remote_job.stdout().contains("all right"), "the job ended too early");
     wait_for_rounds(&mut pingpong);
     remote_job.signal(Signal::SIGCONT);
     let outcome = remote_job.wait().expect_code(0);

@@ -82,7 +82,7 @@ impl HangingMount {
         match mounted {
             Ok(server) => Some(Self { folder, _server: server }),
             Err(reason) => {
-                skip("a_file_system_that_hangs", &format!("no file system of ours: {reason}"));
+                skip("a_file_system_that_hangs", &format!("no FUSE file system: {reason}"));
                 None
             }
         }
@@ -107,7 +107,8 @@ fn a_file_system_that_hangs_blocks_neither_the_other_nodes_nor_an_interrupt() {
         let args = ["-nodes=2", "system", "sh", "-c", script, operator, file.to_str().unwrap()];
         let job = env.scrun(&args).start();
         let started_at = Instant::now();
-        // If the name is absolute, only the first process of the host opens it, for writing.
+        // Only the first process of a host opens an output file with an absolute name. Each process
+        // opens an input file.
         while job.stderr().matches("up 1").count() < nodes_up {
             assert!(started_at.elapsed() < Duration::from_secs(30), "{}", job.stderr());
             sleep(Duration::from_millis(10));

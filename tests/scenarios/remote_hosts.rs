@@ -28,7 +28,7 @@ fn ssh_starts_a_trial_daemon_on_every_host() {
 fn a_host_that_ssh_does_not_reach_is_named_and_other_hosts_start() {
     let env = TestEnv::new();
     let Some(testbed) = Testbed::ssh(&env) else { return };
-    // Host 1 exists, but host 9 does not. The second command has a path without a scored.
+    // 10.77.0.2 exists, but 10.77.0.9 does not. The second command has a path without a scored.
     let line = format!(
         "{scored} -try 10.77.0.2,10.77.0.9; SCORE_SCORED=/nowhere/scored {scored} -try 10.77.0.2",
         scored = scored()

@@ -59,7 +59,7 @@ fn a_program_of_score_is_copied_by_ssh() {
 
 // Promise of `ssh_starts_the_daemons_on_the_hosts_of_a_job`.
 #[test]
-fn a_host_that_ssh_does_not_reach_refuses_the_job_by_its_name() {
+fn a_host_that_ssh_does_not_reach_is_named_and_no_job_starts() {
     let env = TestEnv::new();
     let Some(testbed) = Testbed::ssh(&env) else { return };
     env.write_file("machines", "10.77.0.2\n10.77.0.9\n");

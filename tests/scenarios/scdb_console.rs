@@ -120,8 +120,8 @@ fn held_ranks_stop_while_other_ranks_run_and_continue_when_the_console_ends() {
     target_job.end(0);
 }
 
-/// The jobs take turns of 10 ms. In each slice of the job the kernel continues the held process
-/// with the job's other processes.
+/// The jobs take turns of 10 ms. At the start of each slice the switch thread sends SIGCONT to all
+/// processes of the job, also to the held one.
 #[test]
 fn a_held_rank_does_not_run_in_any_slice_of_its_job() {
     let env = TestEnv::new();

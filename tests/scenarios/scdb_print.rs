@@ -70,8 +70,8 @@ fn equal_values_are_one_line_whether_ranks_run_are_held_or_have_stopped() {
     let text = job.batch("print cell 1\nprint round > 0 2-3\n", &[]).expect_code(0).text();
     assert!(text.starts_with("rank 1: {row = 1, weight = 1.5, name = 0x"), "{text}");
     assert!(text.ends_with(" \"inner\"}\nranks 2-3: 1\n"), "{text}");
-    // A rank that has stopped or is held stays so, and shows the variables of its current function.
-    // Rank 2 has a breakpoint, and runs.
+    // A rank that has stopped or is held stays in this state, and scdb shows the variables of its
+    // current function. Rank 2 has a breakpoint, and runs.
     let commands = "break work 1-2\ncontinue 1\nhold 0\nprint cell.row 0-2\n\
                     print doubled * 0 1\nwait 0-2\n";
     let outcome = job.batch(commands, &["-json"]).expect_code(0);

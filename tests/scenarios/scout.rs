@@ -23,7 +23,7 @@ fn run_in_session(env: &TestEnv, lines: &str) -> Outcome {
     scout(env, &["-g", "local:4"]).input(lines).run()
 }
 
-/// Starts a session whose shell waits. Returns when the output of `lines` ends with `up`.
+/// Starts a session whose shell executes `lines`, prints `up` and then waits.
 fn start_waiting_session(env: &TestEnv, lines: &str) -> score_tests::Running {
     let input = format!("{lines}\necho $SCORE_SCOUT; echo up; exec sleep 300\n");
     let mut running = scout(env, &["-g", "local:4"]).input(input).start();
@@ -58,7 +58,7 @@ fn one_command_needs_no_shell() {
     let expected = format!("local[0-2]:\na b\n{}\n", env.dir().display());
     assert_eq!(outcome.text(), expected, "words are a line for a remote shell: {outcome}");
     let outcome = scout(&env, &["-g", "local:2", "-e", "sh", "-c", "echo $$; exit 9"]).run();
-    assert_eq!(outcome.expect_code(9).text().lines().count(), 1, "-e runs it here");
+    assert_eq!(outcome.expect_code(9).text().lines().count(), 1, "-e runs locally");
 }
 
 // Promise of `equal_output_of_neighbours_is_shown_once`.
@@ -328,7 +328,7 @@ fn interrupts_are_sent_to_the_remote_commands_and_the_shell_continues() {
     terminal.type_keys("PS1='inside> '\n");
     let offset = terminal.wait_for("\ninside> ", timeout);
     terminal.type_keys("scout 'trap \"echo caught; exit 3\" INT; while :; do sleep 0.3; done'\n");
-    // Both shells have set their traps.
+    // A shell that sleeps has set its trap.
     let (started_at, mut shells) = (Instant::now(), HashSet::new());
     while shells.len() < 2 {
         let processes = env.processes();

@@ -1,6 +1,6 @@
 //! systemd runs the service by the installed unit. Users submit jobs, the service runs again after
-//! a restart or a kill, and nothing of any job is left when the service is stopped. The commands by
-//! which the documents install, configure and remove the service do so.
+//! a restart or a kill, and nothing of any job is left when the service is stopped. The documented
+//! commands install, configure and remove the service.
 
 use std::fs;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use score_tests::{TestEnv, binaries, skip};
 /// Time limit of the steps, which take tens of seconds on a busy machine.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// The steps of the test. Each prints a word on standard output.
+/// The steps of the test, whose standard output the test compares.
 const STEPS: &str = r#"
 as() {
     setpriv --reuid="$1" --regid="$1" --clear-groups \

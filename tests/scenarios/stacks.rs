@@ -122,7 +122,7 @@ fn a_kill_of_the_service_at_any_time_does_not_change_the_job() {
         let question = env.command("scdb").args(&[&job.job_address(), "stacks"]).start();
         let service = env.wait_for_process(SERVICE, |process| process.program() == SERVICE);
         service.signal(Signal::SIGKILL);
-        // The helper was killed before, during or after its work.
+        // The service was killed before, during or after its work.
         let outcome = question.wait();
         let is_named = outcome.stderr.contains("scored-toolctl has ended");
         assert!(outcome.code == 0 || (outcome.code == 1 && is_named), "{outcome}");
@@ -240,8 +240,8 @@ fn jobs_in_slices_answer_their_owner_alone_at_any_time() {
         assert_tree(&ask(ALICE, &alices_number), "[0-2]", "[3]");
         assert_tree(&ask(BOB, &bobs_number), "[0-2]", "[3]");
     }
-    // The service runs in the slices of other jobs, so its user must not be able to make it do
-    // anything else.
+    // The service runs in the slices of other jobs, so its user must not be able to change its
+    // memory.
     let is_service = |process: &Process| process.program() == SERVICE;
     for service in env.processes().iter().filter(|process| is_service(process)) {
         let memory = std::fs::metadata(format!("/proc/{}/mem", service.pid)).unwrap();

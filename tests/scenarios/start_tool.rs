@@ -1,6 +1,6 @@
 //! A tool runs next to a job: one process on each host, as the job's user, outside of the job's PID
-//! namespace. It ends with the job, whichever component is killed. It has time to clean up as long
-//! as it shows that it is working. Another user does not learn whether the job exists.
+//! namespace. It ends with the job, whichever component is killed. It may clean up as long as it
+//! touches its status file. Another user does not learn whether the job exists.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -366,7 +366,7 @@ fn a_tool_runs_on_all_requested_hosts_or_on_none() {
     let outcome = start_tool(&env, &job, &["--tool", "/none"]);
     let is_named = (0..3).any(|host| outcome.stderr.contains(&format!("host local{host}: /none")));
     assert!(outcome.code == 127 && is_named, "{outcome}");
-    // The tool fails on one host, and is ended on the others.
+    // The tool fails on one host, and SCore ends it on the others.
     let stdout = job.stdout();
     let broken = stdout.lines().next().unwrap();
     std::fs::remove_dir_all(format!("{broken}/.jobs")).unwrap();
@@ -458,7 +458,7 @@ fn no_tool_outlives_the_keeper_the_daemon_or_its_supervisor() {
         let _ = job.wait();
         if matches!(name, "keeper" | "scored") {
             // The next scored removes the files that are left on the disk. The socket is free when
-            // all processes of this one have ended.
+            // all processes of the killed scored have ended.
             cluster.signal_daemon("a", Signal::SIGKILL);
             let killed_at = Instant::now();
             let is_left = |process: &Process| process.is_scored() || is_keeper(process);
@@ -484,7 +484,7 @@ fn other_jobs_run_while_a_tool_cleans_up_within_the_limit_of_the_operator() {
     let mut job = cluster.scrun(ALICE, "a", "nodes=2", script).start();
     job.wait_for("/job-", 2);
     let pid = job.pid().to_string();
-    // The tool has more time than that to touch its file.
+    // The limit of the operator, 10 s, is shorter than the time to touch the status file.
     let tool = "-c 'trap \"\" TERM; echo ready; exec sleep 400'";
     let args = ["--pid", &pid, "--tool", "sh", "--args", tool];
     let outcome = cluster.command(ALICE, "start_tool", "a").args(&args).run();

@@ -51,7 +51,7 @@ fn sc_inspectme_names_the_process_and_the_debugger_and_never_returns() {
 }
 
 #[test]
-fn calls_of_later_issues_answer_enosys() {
+fn sc_sleep_and_sc_yield_succeed_and_sc_checkpoint_fails_with_enosys() {
     let Some(outcome) = run_calls(2, "later") else { return };
     assert_eq!(outcome.expect_code(0).text(), "1 1 1\n1 1 1\n");
 }

@@ -142,7 +142,7 @@ fn the_26_updates_change_the_process_of_the_tool_in_control() {
     assert_eq!(tool.thread_data(0, counting).head.tool_state, ToolState::Suspend);
     registers_are_changed(&mut tool, counting);
 
-    // Steps, continues to the next hit, and removes the breakpoint.
+    // The tool steps, continues to the next hit, and removes the breakpoint.
     let step = CommandRequest::StepThread(NoData {});
     tool.done(0, 0, step.clone());
     let notice = tool.signal_notice(0);

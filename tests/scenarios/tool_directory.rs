@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use score_tests::{Running, TestEnv};
 
-/// Waits until the directory that contains `name` describes the running stage.
+/// Waits for a file of the directory that describes the running stage.
 fn wait_for_file(path: &Path) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while std::fs::symlink_metadata(path).is_err() {

@@ -89,7 +89,7 @@ fn start_on_two_hosts(env: &TestEnv, options: &[String]) -> Running {
     env.scrun(&args).env("SCORE_RSH", &format!("sh {}", shell.display())).start()
 }
 
-/// The directories of a running job, one for each of so many hosts.
+/// Returns the directories of a running job, one for each of `hosts` hosts.
 fn job_directories(job: &mut Running, hosts: usize) -> Vec<PathBuf> {
     job.wait_for("\n", hosts);
     let text = job.stdout();
@@ -117,7 +117,7 @@ fn wait_until(what: &str, mut is_met: impl FnMut() -> bool) {
     }
 }
 
-/// start_tool for a job, with the tool of the directory `folder`.
+/// Returns the command that starts the tool of the directory `folder` for a job.
 fn start_tool(env: &TestEnv, job: &Running, folder: &Path, options: &[&str]) -> Job {
     let (pid, folder) = (job.pid().to_string(), folder.to_str().unwrap());
     let command = env.command(binaries::program("start_tool"));
@@ -125,7 +125,7 @@ fn start_tool(env: &TestEnv, job: &Running, folder: &Path, options: &[&str]) -> 
     command.args(&["--args", "%{files}"]).args(options)
 }
 
-/// A directory with a tool, and with the file `data`.
+/// Makes a directory with a tool and the file `data`. Returns its path.
 fn make_large_folder(env: &TestEnv) -> PathBuf {
     let folder = env.dir().join("large");
     std::fs::create_dir_all(folder.join("bin")).unwrap();
@@ -465,7 +465,7 @@ fn a_directory_that_cannot_be_sent_is_named_and_no_tool_starts() {
 fn a_full_disk_of_a_running_job_is_named_with_both_amounts() {
     let env = TestEnv::new();
     if !geteuid().is_root() {
-        return skip("full_disk_and_tool_files", "mounting a small disk is for root");
+        return skip("full_disk_and_tool_files", "only root can mount a small disk");
     }
     let (folder, _) = make_folder(&env);
     let start_tool = binaries::program("start_tool");

@@ -35,8 +35,8 @@ fn count_lines(outcome: &Outcome, text: &str) -> usize {
     outcome.stderr.lines().filter(|line| line.contains(text)).count()
 }
 
-/// Checks that a network set uses AF_XDP if this machine allows it, otherwise AF_PACKET with a
-/// line.
+/// Checks that a network set uses raw Ethernet: AF_XDP if this machine allows it, otherwise
+/// AF_PACKET.
 fn assert_raw(outcome: &Outcome, set: &str, link: &str) {
     let count_over =
         |method: &str| count_lines(outcome, &format!("network set {set}: {method} over {link}"));
@@ -58,8 +58,8 @@ fn a_job_uses_raw_ethernet_on_a_trusted_network_and_otherwise_udp() {
     let cluster = Cluster::start_in_netns(&env, &["a", "b"], DATABASE, &[], netns_by_host);
     let Some(cluster) = cluster else { return };
 
-    // Two users run the program at once. If a packet of one reached the other, its numbers would be
-    // wrong.
+    // Two users run the program at once. If a packet of one job reached the other job, the message
+    // numbers would be wrong.
     let jobs = [ALICE, BOB].map(|uid| start(&cluster, uid, "nodes=2x1,network=fast", &traffic));
     for outcome in jobs.map(|job| job.wait().expect_code(0)) {
         assert_eq!(outcome.text(), "all in order\n".repeat(2), "{outcome}");

@@ -46,7 +46,7 @@ fn program(env: &TestEnv, name: &str) -> String {
 fn wait_until_exited(remote_machine: &mut RemoteMachine, name: &str) {
     let started_at = Instant::now();
     while !remote_machine.sh(&format!("pidof {name}")).is_empty() {
-        assert!(started_at.elapsed() < JOB_TIMEOUT, "{name} runs on: {}", remote_machine.sh("ps"));
+        assert!(started_at.elapsed() < JOB_TIMEOUT, "{name} is left: {}", remote_machine.sh("ps"));
         sleep(Duration::from_millis(100));
     }
 }
@@ -69,7 +69,7 @@ fn scattered_data_is_gathered_from_the_other_machine_over_every_network() {
                     "network set 0 (wary): UDP over wire1",
                 ],
             ),
-            // These adapters are not hardware.
+            // Jobs do not use software adapters by default.
             ("auto", &["network set 0 (auto): UDP over wire0"]),
         ];
         for (network, expected) in cases {
@@ -278,8 +278,8 @@ fn the_machine_that_is_lost_is_named_and_has_jobs_again_when_it_is_back() {
         );
         wait_until_exited(remote_machine, "pingpong");
         remote_machine.sh("ip link set wire0 up");
-        // The job queues until the machine is back, unless the server has not given the machine up
-        // yet.
+        // The job waits in the queue until the machine is back, if the server has already declared
+        // the machine lost.
         let outcome =
             job(cluster, ALICE, "roce,wait", &[&traffic, "200", "1"]).run().expect_code(0);
         assert_eq!(outcome.text(), "all in order\n".repeat(2), "{outcome}");

@@ -31,7 +31,7 @@ fn give_to_nobody(path: &Path) {
 #[test]
 fn an_unprivileged_user_can_run_a_job_and_no_process_or_file_remains() {
     if !geteuid().is_root() {
-        // If this test runs without privileges, so did every other scenario.
+        // In this case all other scenarios also run without privileges.
         return;
     }
     if !test_env::is_installed("setpriv") {
@@ -61,8 +61,7 @@ fn an_unprivileged_user_can_run_a_job_and_no_process_or_file_remains() {
 // Promise of `an_unprivileged_user_can_run_a_job_and_no_process_or_file_remains`.
 #[test]
 fn a_machine_without_user_namespaces_still_runs_jobs() {
-    // Setting a seccomp filter from here would need privileges. Instead the test sets the limit on
-    // namespaces to 0 inside a namespace.
+    // Inside a user namespace the test may set the limit on further namespaces to 0.
     let probe = Command::new("unshare")
         .args(["-Ur", "sh", "-c", "echo 0 > /proc/sys/user/max_user_namespaces"])
         .output();

@@ -35,7 +35,7 @@ fn a_wrong_value_is_named() {
 }
 
 #[test]
-fn several_hosts_are_refused_with_the_reason() {
+fn more_hosts_than_are_available_are_refused() {
     let outcome = assert_refused(&["-nodes=2x2", "system", "touch", "witness"]);
     let _ = outcome.assert_stderr(&["2x2"]);
 }

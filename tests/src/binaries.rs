@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
 /// The directory with scrun and all other programs. `HARNESS_BIN_DIR` names a directory with
-/// finished programs. Without it, everything is built first.
+/// finished programs. Without the variable, the first call builds all programs.
 pub fn folder() -> &'static Path {
     FOLDER.get_or_init(|| match std::env::var_os("HARNESS_BIN_DIR") {
         Some(folder) => PathBuf::from(folder),

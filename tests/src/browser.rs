@@ -7,7 +7,7 @@ use crate::{Outcome, TestEnv, skip, test_env};
 /// Names under which Chromium is installed; the first is the name in the package.
 const BROWSER_PROGRAMS: [&str; 3] = ["chromium-headless-shell", "chromium", "chromium-browser"];
 
-/// Chromium.
+/// An installed Chromium.
 pub struct Browser<'a> {
     env: &'a TestEnv,
     name: &'static str,

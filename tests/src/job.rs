@@ -15,9 +15,10 @@ use score_sys::host_name::system_host_name;
 
 use crate::process;
 
-/// The watchdog's time-out for a command that sets no other one.
+/// The watchdog's default time-out for a command.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
-/// The time-out for a command that has run beside others, perhaps longer than its own time-out.
+/// The minimum time-out of a wait. A test may begin the wait after the command's time-out, because
+/// it has waited for other commands first.
 const LATE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The standard input of a command.
@@ -231,7 +232,7 @@ impl Running {
             if is_last_look {
                 let (stdout, stderr) = (self.stdout(), self.stderr());
                 self.kill_all();
-                panic!("no {times} times {text:?}\nstdout: {stdout}\nstderr: {stderr}");
+                panic!("{text:?} did not appear {times} times\nstdout: {stdout}\nstderr: {stderr}");
             }
             sleep(Duration::from_millis(5));
         }
@@ -243,7 +244,7 @@ impl Running {
         collectors.all(|collector| collector.thread.is_finished()) && self.has_ended()
     }
 
-    /// When a wait ends that begins now.
+    /// The deadline of a wait that begins now.
     fn deadline(&self) -> Instant {
         let late_timeout = self.timeout.min(LATE_TIMEOUT);
         (self.started_at + self.timeout).max(Instant::now() + late_timeout)

@@ -1,5 +1,5 @@
 //! Runs the same scenarios on two machines at the same time, as `cargo xtask vm -machines 2` starts
-//! them. Each machine runs a scored, and both form a cluster. The first machine runs jobs. The
+//! them. Each machine runs a scored, and both form a cluster. The first machine starts jobs. The
 //! second executes the commands of the first.
 
 use std::io::{Read, Write};
@@ -23,7 +23,7 @@ const MACHINE_NUMBER_ENV: &str = "SCORE_VM_MACHINE";
 const CONTROL_ADDRESS: &str = "10.9.1.1:7100";
 /// The port on which daemons listen.
 const PORT: u16 = 9901;
-/// Emulated machines are slow.
+/// The time limit for the connection between the machines. Emulated machines are slow.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Commands for the second machine: read the clock, kill scored, and start it again. Any other
 /// command is a line of shell.

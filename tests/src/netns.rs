@@ -1,5 +1,5 @@
 //! Enters the network namespaces of the virtual hosts of a running job. Scenarios do this to list
-//! sockets, to send packets as a process outside the job, and to cut links. It needs root.
+//! sockets, to send packets as a process outside the job, and to cut links. This needs root.
 
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

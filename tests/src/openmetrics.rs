@@ -38,7 +38,7 @@ pub fn parse(text: &str) -> Result<BTreeMap<SampleKey, f64>, String> {
             describe(&mut family, keyword, value).map_err(error)?;
             continue;
         }
-        let (key, value) = parse_sample(line).ok_or_else(|| error("no sample"))?;
+        let (key, value) = parse_sample(line).ok_or_else(|| error("invalid sample"))?;
         check_sample(&family, &key.0, value).map_err(error)?;
         if samples.insert(key, value).is_some() {
             return Err(error("duplicate sample"));
@@ -50,7 +50,7 @@ pub fn parse(text: &str) -> Result<BTreeMap<SampleKey, f64>, String> {
 fn describe(family: &mut MetricFamily, keyword: &str, value: &str) -> Result<(), &'static str> {
     let name = &family.name;
     if !is_name(name, true) || name.ends_with("_total") {
-        return Err("no name for a family");
+        return Err("invalid name of a family");
     }
     match keyword {
         "TYPE" if ["counter", "gauge"].contains(&value) => {
@@ -62,12 +62,12 @@ fn describe(family: &mut MetricFamily, keyword: &str, value: &str) -> Result<(),
         "UNIT" => Err("the name does not end in its unit"),
         "HELP" if value.ends_with('.') => {
             if std::mem::replace(&mut family.has_help, true) {
-                Err("two helps")
+                Err("the family has two help texts")
             } else {
                 Ok(())
             }
         }
-        _ => Err("unknown"),
+        _ => Err("unknown keyword or value"),
     }
 }
 
@@ -81,7 +81,7 @@ fn check_sample(family: &MetricFamily, sample: &str, value: f64) -> Result<(), &
     match () {
         () if sample != expected => Err("the sample is not of the family above"),
         () if !family.has_help => Err("the family has no help"),
-        () if is_counter && (value < 0.0 || !value.is_finite()) => Err("no count"),
+        () if is_counter && (value < 0.0 || !value.is_finite()) => Err("invalid count"),
         () => Ok(()),
     }
 }

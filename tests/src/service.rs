@@ -38,7 +38,7 @@ pub struct Cluster<'a> {
 const DAEMON_UID: &str = "61990";
 
 impl<'a> Cluster<'a> {
-    /// Starts hosts a, b, ... with two processors each. The last one is the server. Without root,
+    /// Starts hosts with two processors each. The last of `hosts` is the server. Without root,
     /// returns `None` and prints a skip.
     pub fn start(env: &'a TestEnv, hosts: &[&str]) -> Option<Self> {
         Self::start_with_database(env, hosts, &Self::database(hosts))
@@ -184,7 +184,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Sends a signal to a daemon.
+    /// Sends a signal to a daemon. After SIGKILL, waits for its end and removes its log.
     pub fn signal_daemon(&mut self, host: &str, signal: Signal) {
         let index = self.daemons.iter().position(|(name, _)| name == host).unwrap();
         kill(Pid::from_raw(self.daemons[index].1.id() as i32), signal).unwrap();

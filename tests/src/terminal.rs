@@ -1,4 +1,4 @@
-//! A terminal for a scenario. It types keys, collects the shown output, and can hold its output.
+//! A pseudo terminal for a scenario. It sends keys to a command, and collects the shown output.
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -121,7 +121,7 @@ impl TestEnv {
         job
     }
 
-    /// Runs a command line as a user types it, with our programs first in PATH.
+    /// Runs a command line as a user types it, with the programs under test first in PATH.
     pub fn sh(&self, line: &str) -> Job {
         self.command("/bin/sh").arg("-c").arg(line)
     }
@@ -129,7 +129,7 @@ impl TestEnv {
     /// Compiles the helper program `tests/programs/NAME.c` with scorecc. Without a C compiler,
     /// returns `None` and prints a skip.
     pub fn test_program(&self, name: &str) -> Option<PathBuf> {
-        // The virtual machine has compiled programs already.
+        // The virtual machine contains the compiled programs.
         if std::env::var_os(IN_VM_ENV).is_some() {
             return Some(binaries::program(name));
         }
@@ -243,8 +243,7 @@ impl Drop for TestEnv {
     }
 }
 
-/// Regular files below `folder`, and empty directories. Lock files that protect a directory for
-/// later jobs do not count.
+/// Adds the files below `folder`, and the directories of jobs.
 fn files_below(folder: &Path, found: &mut Vec<String>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();

@@ -1,6 +1,6 @@
-//! Runs real systems that start daemons on other hosts, on a virtual LAN: sshd, Slurm and Grid
-//! Engine. The scripts are in tests/testbeds. A program that is not installed is searched in the
-//! directory into which `cargo xtask test` has unpacked its package.
+//! Runs systemd, and systems that start daemons on other hosts of a virtual LAN: sshd, Slurm and
+//! Grid Engine. The scripts are in tests/testbeds. If a program is not installed, the testbed uses
+//! the one from the package that `cargo xtask test` has unpacked.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -131,8 +131,8 @@ impl Testbed {
         Some(testbed)
     }
 
-    /// A Grid Engine cluster with a host on each host except the first, named `node1`, `node2` and
-    /// so on.
+    /// A Grid Engine cluster with an execution host on each host except the first, named `node1`,
+    /// `node2` and so on.
     pub fn grid_engine(env: &TestEnv, nodes: u32) -> Option<Self> {
         if !geteuid().is_root() {
             skip("grid_engine_testbed", "only root can start its daemons");
@@ -152,7 +152,7 @@ impl Testbed {
     }
 
     /// Runs `line` as a service of a systemd that has this machine's files, scored's unit, and a
-    /// copy of our programs. The directory of the copy is the first in PATH.
+    /// copy of the programs under test. The directory of the copy is the first in PATH.
     pub fn systemd(env: &TestEnv, line: &str) -> Option<Job> {
         let manager = Path::new("/usr/lib/systemd/systemd");
         if !geteuid().is_root() || !manager.exists() {

@@ -72,7 +72,7 @@ mounts)
         mkdir "$BED/layer/upper" "$BED/layer/work" &&
         mount -t overlay -o "lowerdir=/,upperdir=$BED/layer/upper,workdir=$BED/layer/work" none "$ROOT" ||
         exit 77
-    # Files written there are visible outside of the overlay.
+    # Files in $SCENE are visible outside of the overlay.
     mkdir -p "$ROOT$SCENE" && mount --bind "$SCENE" "$ROOT$SCENE" || exit 77
     mount -t proc proc "$ROOT/proc" && mount -t sysfs -o ro sysfs "$ROOT/sys" &&
         mount -t tmpfs -o mode=755 none "$ROOT/sys/fs/cgroup" && hierarchies mount_again || exit 77

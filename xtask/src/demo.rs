@@ -36,7 +36,7 @@ pub fn run(_args: &[String]) -> Result<(), String> {
     compile_and_run_c_program(&demo)?;
     latency(&demo)?;
     four_hosts(&demo)?;
-    println!("\nAll of it without configuration, root or daemon, in {:.1} s.", elapsed(begin));
+    println!("\nThis needed no configuration, no root and no service: {:.1} s.", elapsed(begin));
     println!("Type the commands yourself with PATH={}:$PATH", demo.bin.display());
     Ok(())
 }

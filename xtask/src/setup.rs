@@ -29,9 +29,8 @@ const REQUIRED_PACKAGES: &[(&str, &str)] = &[
     ("/usr/include/stdio.h", "libc6-dev"),
 ];
 
-/// Optional packages, which one test needs and not every system offers: the program, the package,
-/// and the check that is skipped without it. Each is looked up separately. The browser takes 100 MB
-/// of download and 306 MB of disk.
+/// Optional packages: the program, the package, and the check that is skipped without it. Each is
+/// installed separately, because not every system offers all of these packages.
 const OPTIONAL_PACKAGES: &[(&str, &str, &str)] = &[
     ("chromium-headless-shell", "chromium-headless-shell", "the page is not tested in a browser"),
     ("Xvfb", "xvfb", NO_XTERM_REASON),
@@ -73,7 +72,7 @@ fn missing_packages() -> Vec<&'static str> {
         .collect()
 }
 
-/// Installs missing packages, if this is possible without a prompt, and prints what it does. A
+/// Installs missing packages, if this is possible without a prompt, and prints each step. A
 /// package that stays missing is not an error here, because the test that needs it reports it.
 pub fn install_required_packages() {
     let missing = missing_packages();
@@ -106,7 +105,7 @@ pub fn install_required_packages() {
 }
 
 /// The command to put before apt-get: nothing for root, `sudo -n` if sudo needs no password. `None`
-/// if neither is possible.
+/// if this process cannot become root.
 fn root_command_prefix() -> Option<Vec<&'static str>> {
     let run_quietly = |command: &mut Command| {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).output()
@@ -168,8 +167,8 @@ const TESTBEDS: &[(&[&str], &[&str])] = &[
     ),
 ];
 
-/// Unpacks the packages of testbeds that are neither installed nor unpacked. A package that is not
-/// available is not an error: its tests report that they were skipped.
+/// Unpacks the missing packages of testbeds. A package that is not available is not an error: its
+/// tests report that they were skipped.
 pub fn unpack_testbeds() {
     let Ok(folder) = run::target_dir().map(|target| target.join("testbeds")) else { return };
     for (programs, packages) in TESTBEDS {

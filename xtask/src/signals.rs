@@ -1,6 +1,6 @@
 //! Resets the signals that a parent process may have ignored. Tested programs must get the signals
-//! of a terminal as a user's programs do, even if xtask was started in the background of a script
-//! or under nohup.
+//! of a terminal, as a user's programs do. xtask may run in the background of a script or under
+//! nohup.
 
 // UNSAFETY: changes signal dispositions.
 #![expect(unsafe_code)]

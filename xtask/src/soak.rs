@@ -38,7 +38,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
 /// Writes the list of changes that no test detects below the target directory.
 fn mutants(package: &str, options: &[String]) -> Result<(), String> {
     if !run::is_installed("cargo-mutants") {
-        return Err("soak mutants: cargo-mutants is missing: cargo install cargo-mutants".into());
+        return Err("soak mutants: no cargo-mutants; run cargo install cargo-mutants".into());
     }
     let results = run::target_dir()?;
     let mut command =

@@ -4,7 +4,7 @@
 //! score-jobs loop N PROGRAM [ARGUMENT...]   spawns N processes and waits for each, one at a time
 //! score-jobs flight K N                     jobs of `true`, K in flight, by scrun's protocol
 //! ```
-//! `flight` does the same as scrun, but without its command line. It starts one `scored -single`,
+//! `flight` uses the protocol of scrun, but starts no scrun. It starts one `scored -single`,
 //! logs in, and keeps K jobs running until N have ended.
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! `score-stacks PROGRAM PROCESSES THREADS`: reads the stacks of many processes once, by our own
-//! crate cold and warm, by eu-stack, and by gdb. Prints milliseconds as JSON. The value of a
-//! program that is not installed is null.
+//! `score-stacks PROGRAM PROCESSES THREADS`: reads the stacks of many processes with the crate
+//! score-stacks (cold and warm), with eu-stack and with gdb. Prints milliseconds as JSON. The value
+//! of a program that is not installed is null.
 
 use std::io::ErrorKind;
 use std::process::{Child, Command, Stdio};
@@ -51,7 +51,7 @@ fn main() {
 fn round(program: &str, processes: usize, threads: usize) -> Result<serde_json::Value, String> {
     let mut running = Processes(Vec::new());
     for _ in 0..processes {
-        // The program's main thread is one more than the threads that it starts.
+        // The argument does not include the main thread.
         let mut command = Command::new(program);
         command.arg((threads - 1).to_string()).stdout(Stdio::null());
         running.0.push(command.spawn().map_err(|error| format!("{program}: {error}"))?);
@@ -89,7 +89,7 @@ fn read(reader: &mut StackReader, pids: &[i32], threads: usize) -> Result<(), St
     Ok(())
 }
 
-/// Returns the milliseconds of one call of another program for each process.
+/// Returns the milliseconds in which another program, called once for each process, reads all.
 fn peer(words: &[&str], pids: &[i32]) -> Result<Option<f64>, String> {
     let [name, arguments @ ..] = words else { return Ok(None) };
     let started_at = Instant::now();

@@ -3,9 +3,8 @@
 //!
 //! `score-tool-memory DIRECTORY ADDRESS ROUNDS` reads that memory of rank 0 alternately through the
 //! tool control service and by process_vm_readv(2). The service copies it into memory that it
-//! shares with this program (Copy Memory), and this program reads it there; process_vm_readv copies
-//! it into a buffer. The program prints the microseconds of each round: until the bytes are in its
-//! memory.
+//! shares with this program (Copy Memory), and this program reads it there. process_vm_readv copies
+//! it into a buffer. In each round the program prints the microseconds until it has the bytes.
 
 use std::io::{self, IoSliceMut};
 use std::path::Path;
@@ -30,7 +29,7 @@ fn main() -> ExitCode {
         [] => hold_memory(),
         [directory, address, rounds] => match (address.parse(), rounds.parse()) {
             (Ok(address), Ok(rounds)) => measure(Path::new(directory), address, rounds),
-            _ => Err(io::Error::other("ADDRESS and ROUNDS are numbers")),
+            _ => Err(io::Error::other("ADDRESS and ROUNDS must be numbers")),
         },
         _ => Err(io::Error::other("usage: score-tool-memory [DIRECTORY ADDRESS ROUNDS]")),
     };
@@ -74,7 +73,7 @@ fn measure(directory: &Path, address: u64, rounds: u32) -> io::Result<()> {
         let direct_us = begun.elapsed().as_secs_f64() * 1e6;
         let are_equal = view.iter().zip(&direct).all(|(byte, other)| byte.load(Relaxed) == *other);
         if read != MEMORY_LEN || !are_equal {
-            return Err(io::Error::other("the two ways differ"));
+            return Err(io::Error::other("the two copies differ"));
         }
         println!("{tool_us:.1} {direct_us:.1}");
     }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 const FD_ENV: &str = "SCORE_VERBS_FD";
 const WRITES_ONLY_ENV: &str = "SCORE_VERBS_WRITES";
-/// The numbers of round trips, of messages and of writes. The first ones are not measured.
+/// The numbers of measured round trips, messages and writes, after [`WARM_UP_TRIPS`] of each.
 const ROUND_TRIPS: usize = 1000;
 const MESSAGES: usize = 1500;
 const WRITES: usize = 500;
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("score-verbs: {error} (PM_DEBUG=1 says more)");
+            eprintln!("score-verbs: {error} (set PM_DEBUG=1 for details)");
             ExitCode::FAILURE
         }
     }
@@ -89,7 +89,8 @@ fn attach(fd: &str) -> PmResult<ContextRef> {
     Context::attach("verbs", unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Answers each message of 8 bytes, counts the others, and locks memory for remote writes.
+/// Locks memory for remote writes. Answers each message of 8 bytes, and ignores longer messages.
+/// Ends after a message of 8 zero bytes.
 fn run_peer(context: &ContextRef) -> PmResult<()> {
     let memory = context.allocate_memory(WRITE_LEN)?;
     let handle = context.lock_memory(None, memory.addr(), WRITE_LEN)?;
@@ -105,8 +106,8 @@ fn run_peer(context: &ContextRef) -> PmResult<()> {
     context.detach()
 }
 
-/// Writes for the given time to the memory that the first message names. Sends the rate in bytes
-/// per second.
+/// Writes for [`MEASURE_WINDOW`] to the memory that the first message names. Sends the rate in
+/// bytes per second.
 fn run_writer(context: &ContextRef) -> PmResult<()> {
     let (_, remote_bits) = receive(context)?;
     let memory = context.allocate_memory(WRITE_LEN)?;

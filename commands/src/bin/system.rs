@@ -14,7 +14,7 @@ const USAGE: &str = "\
 usage: scrun [-OPTIONS] system [-host] PROGRAM [ARGUMENT...]
 
 Runs a sequential program on every node, in the job's directory.
-  -host  only the first process of each host runs it
+  -host  run PROGRAM only in the first process of each host
 ";
 
 fn main() -> ExitCode {

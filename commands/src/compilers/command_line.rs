@@ -169,14 +169,14 @@ pub fn usage(script: &str) -> String {
     format!(
         "\
 usage: {script} [option | file]...
-Runs a compiler with the headers and libraries of SCore. Options of our own:
+Runs a compiler with the headers and libraries of SCore. Options of this command:
   -compiler NAME        use this compiler of `score_compiler_list -script {script}`
   -compiler-path PATH   run this compiler
   -script SCRIPT        choose the compiler as SCRIPT does
   -nostatic             link libscore.so and libpm.so (default: libscore.a)
   -nockpt, -nocheckpoint  accepted; no effect yet
   -show                 also print the command line of the compiler
-  -help                 print this
+  -help                 print this text
 -compiler, -compiler-path and -script also take their value after `=`. All other options are the
 compiler's. Environment: SCORE_BUILD_COMPILERS, SCORE_COMPILERS. See {script}(1).
 "

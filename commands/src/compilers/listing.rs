@@ -10,7 +10,7 @@ usage: score_compiler_list -script SCRIPT [-check] [-path] [-noalias] [-default]
        score_compiler_list -env ENVIRONMENT [-check] [-path] [-noalias]
        score_compiler_list -all [-check] [-path] [-noalias]
 Lists the compilers for -compiler of scorecc and the other wrappers, the default first.
-  -path     also print the command     -check    print whether it is installed
+  -path     also print the command     -check    print whether the compiler is installed
   -noalias  omit aliases               -default  print the default only
 ENVIRONMENT is score or mpi. See score_compiler_list(8).
 ";

@@ -73,9 +73,8 @@ fn command(script: &str, args: &WrapperArgs) -> Result<Vec<OsString>, Error> {
     Ok(command)
 }
 
-/// Selects the compiler. The first of these that is given: `-compiler-path`, `SCORE_COMPILERS`, the
-/// compiler that `-compiler` names, the compiler that `SCORE_BUILD_COMPILERS` names, the script's
-/// default.
+/// Selects the compiler by the first of these that is given: `-compiler-path`, `SCORE_COMPILERS`,
+/// `-compiler`, `SCORE_BUILD_COMPILERS`, the script's default.
 fn compiler_path(
     script: &str,
     args: &WrapperArgs,
@@ -102,8 +101,9 @@ fn compiler_path(
 
 /// The arguments for the linker.
 ///
-/// Static: one archive, which contains PM, and the libraries that Rust's runtime uses. libc stays
-/// dynamic. Dynamic: the shared objects, which the loader finds by an rpath.
+/// By default the program contains libscore and PM, from one archive. The libraries that Rust's
+/// runtime uses, and libc, stay dynamic. With `-nostatic` the program uses the shared objects,
+/// which the loader finds by an rpath.
 fn libraries(args: &WrapperArgs, paths: &InstallPaths) -> Result<Vec<OsString>, Error> {
     if args.nostatic {
         let folder = paths.lib(&["libscore.so", "libpm.so"])?;
@@ -122,7 +122,7 @@ fn option_with_path(option: &str, path: &std::path::Path) -> OsString {
     word
 }
 
-/// Prints notes and replaces this process by the compiler. Returns only if that fails.
+/// Prints notes and replaces this process by the compiler. Returns only if the compiler cannot run.
 fn run(script: &str, args: &WrapperArgs, command: Vec<OsString>) -> ExitCode {
     if let Some(option) = &args.nockpt {
         eprintln!("{script}: note: {option} has no effect yet: programs are not checkpointed");

@@ -27,7 +27,7 @@ usage: scrun [-OPTIONS] gather [-node N] [-file NAME]
 
 Copies the standard input of every gather process to scrun's standard output, that of
 node 0 first, then that of node 1, and so on.
-  -node N     copy the input of that node alone
+  -node N     copy only the input of node N
   -file NAME  copy a file instead of standard input: NAME.N of each node N if a redirect
               has made one, else NAME once on each host; a base name is in the job's
               directory, any other name is an absolute path
@@ -79,8 +79,8 @@ pub fn run(
 }
 
 /// Opens the input file of this process: the file with its node number, or otherwise the file that
-/// the processes of a host share. The first process of the host reads the shared file, or the node
-/// that `-node` names. The other processes get an empty input.
+/// the processes of a host share. The first process of the host, or the node that `-node` names,
+/// reads the shared file. The other processes get an empty input.
 fn open_input(
     name: &OsStr,
     identity: NodeIdentity,
@@ -109,7 +109,7 @@ fn open_input(
     }
     match sc::open_temporary_file(name) {
         Ok(file) => Ok((file.into(), printable(name))),
-        // Other processes of the host may have a numbered file even if the first has none.
+        // This is an error even if other processes of the host have a numbered file.
         Err(error) => Err(failed(name)(error.into())),
     }
 }

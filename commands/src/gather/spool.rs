@@ -44,7 +44,7 @@ impl Spool {
         }
     }
 
-    /// Whether the file has reached its limit: further input has to wait.
+    /// Whether the file has reached its limit, or the disk is full. Further input has to wait.
     pub fn is_full(&self) -> bool {
         self.file_full
     }

@@ -29,11 +29,11 @@ use crate::runner::NodeIdentity;
 pub const USAGE: &str = "\
 usage: scrun -nodes=2 pmtest [-latency|-bandwidth|-rate|-rma|-pin] [-size N[,N...]] [-json]
 
-Measures between nodes 0 and 1; all of latency, bandwidth and rate by default.
+Measures between nodes 0 and 1. Without an option: latency, bandwidth and rate.
   -latency     time one way; on one host with the floor, a cache line bounced between the
                same cores
-  -bare        on one host: latency of a bare ring instead of PM: each cache line has only
-               a payload, which is copied in and out
+  -bare        on one host: latency of a bare ring instead of PM: each bounce of the line also
+               has a payload, which is copied in and out
   -bandwidth   bytes per second in one direction; splits sizes longer than a message
   -rate        messages per second in one direction
   -rma         remote memory: a put of 8 bytes, with the floor; bytes per second of pmWrite and
@@ -110,7 +110,7 @@ pub fn run(identity: NodeIdentity, options: &PmtestOptions) -> Result<String, Pm
     let mtu = channel.mtu(c_int::from(identity.node == 0)).map_err(pm_error)?;
     let sizes = options.sizes_for_mtu(mtu).map_err(|size| {
         (
-            format!("-size {size}: a message has at most {mtu} bytes; -bandwidth alone splits"),
+            format!("-size {size}: a message has at most {mtu} bytes; only -bandwidth splits"),
             EXIT_USAGE,
         )
     })?;
@@ -143,7 +143,7 @@ fn bench_rma(
     let area = options.area_mib << 20;
     let max_size = area / 2;
     let sizes = rma::sizes(&options.sizes, max_size).map_err(|size| {
-        (format!("-size {size}: {max_size} bytes at most with -rma"), EXIT_USAGE)
+        (format!("-size {size}: at most {max_size} bytes with -rma"), EXIT_USAGE)
     })?;
     if !options.unpinned {
         pin_to_core(identity.node as usize);
@@ -223,7 +223,7 @@ fn sync_start(
     let floor = FloorProbe::open(is_first, !is_first).map_err(pm_error)?;
     if options.bare && floor.is_none() {
         return Err((
-            "-bare: nodes 0 and 1 are not on one host; -nodes=2 puts them there".to_owned(),
+            "-bare: the job has several hosts; run it on one host".to_owned(),
             EXIT_USAGE,
         ));
     }

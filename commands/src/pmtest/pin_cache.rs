@@ -1,6 +1,6 @@
-//! `pmtest -pin`: measures the benefit of the pin-down cache, as the experiment of 1998 did that
-//! introduced it. Each transfer locks its memory before and unlocks it after. The bandwidth is
-//! measured with hits and with misses in the cache.
+//! `pmtest -pin`: measures the benefit of the pin-down cache, like the experiment of 1998 that
+//! introduced the cache. Each transfer locks its memory, and unlocks it at the end. pmtest measures
+//! the bandwidth with hits and with misses in the cache.
 
 // UNSAFETY: calls C functions that take addresses, and maps memory for them.
 #![expect(unsafe_code)]

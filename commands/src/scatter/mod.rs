@@ -20,7 +20,7 @@ pub const USAGE: &str = "\
 usage: scrun [-OPTIONS] scatter [-node N] [-file NAME]
 
 Copies scrun's standard input to the standard output of every scatter process.
-  -node N     copy to that node alone
+  -node N     copy only to node N
   -file NAME  copy into a file on each host: a base name is in the job's directory, which is
               removed with the job; any other name is an absolute path
 ";

@@ -8,18 +8,18 @@ use score_proto::tool_command::{ConsoleAction, Location, ThreadDetail};
 pub const COMMANDS: &str = "\
   stacks [RANKS] [-lines] [-dot]  print the stacks of all threads as one tree
   where [RANKS] [-all]            print the stack of the first thread, or of the thread that has
-                                  stopped; with -all of all threads
+                                  stopped; with -all, of all threads
   threads [RANKS]                 list the threads: number, name, state, innermost function
   print EXPRESSION [RANKS]        print the value, with gdb; a running rank is stopped meanwhile
   hold [RANKS]                    stop all threads until continue or release
   break LOCATION [RANKS]          stop when a thread reaches a function, FILE:LINE or *ADDRESS
   watch LOCATION [RANKS]          stop after a write to a variable, or to *ADDRESS
   clear [LOCATION] [RANKS]        remove a breakpoint or watchpoint; without LOCATION all of them
-  continue [RANKS] [&]            continue, and wait for the next stop; with & without waiting
+  continue [RANKS] [&]            continue, and wait for the next stop; with &, do not wait
   step [RANKS]                    run the thread that has stopped to another source line
-  stepi [RANKS]                   run this thread for one instruction
+  stepi [RANKS]                   execute one instruction in the thread that has stopped
   wait [RANKS]                    wait until the ranks have stopped or ended
-  release [RANKS]                 undo all of these, and continue
+  release [RANKS]                 undo hold, break and watch, and continue
   help                            print this list
   quit                            end scdb; the ranks continue
 RANKS are ranks such as 0-3,7, or all; default: all.
@@ -70,7 +70,7 @@ impl Command {
     /// Parses a line of a console. Returns `None` if the line has no command.
     ///
     /// # Errors
-    /// The word at fault, and what to do.
+    /// One line that names the word at fault.
     pub fn parse_line(line: &str) -> Result<Option<Self>, String> {
         let line = line.split_once('#').map_or(line, |(before, _)| before);
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -83,7 +83,7 @@ impl Command {
     /// Parses the words of a command.
     ///
     /// # Errors
-    /// The word at fault, and what to do.
+    /// One line that names the word at fault.
     pub fn parse(words: &[&str]) -> Result<Self, String> {
         let Some((name, rest)) = words.split_first() else {
             return Err(format!("the command is missing; valid commands: {}", NAMES.join(", ")));
@@ -278,7 +278,7 @@ pub fn parse_location(word: &str) -> Result<Location, String> {
             Ok(line) if line > 0 && !file.is_empty() => {
                 Ok(Location::Line { file: file.to_owned(), line })
             }
-            _ => Err(format!("{word}: not a place such as main.c:12")),
+            _ => Err(format!("{word}: not a location such as main.c:12")),
         },
         None => Ok(Location::Name(word.to_owned())),
     }
@@ -369,7 +369,7 @@ mod tests {
             ("hold rank", "rank: not a set of ranks"),
             ("break 0-3", "break: the location is missing"),
             ("break *main", "*main: not an address"),
-            ("break main.c:x", "main.c:x: not a place"),
+            ("break main.c:x", "main.c:x: not a location"),
             ("stacks -ranks", "-ranks: its value is missing"),
             ("print", "print: the expression is missing"),
             ("print -ranks 2", "print: the expression is missing"),

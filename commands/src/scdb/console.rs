@@ -212,7 +212,10 @@ impl Console {
             }
             if self.has_wait_limit && since.elapsed() >= self.session.timeout() {
                 let limit = self.session.timeout();
-                return Err(format!("{}: no stop within {limit:?}; -wait gives more", label()));
+                return Err(format!(
+                    "{}: no stop within {limit:?}; increase the limit with -wait",
+                    label()
+                ));
             }
             std::thread::sleep(interval);
             interval = (interval * 2).min(longest);

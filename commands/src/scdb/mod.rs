@@ -43,8 +43,8 @@ usage: scdb JOB [COMMAND | -batch FILE] [-json] [-wait SECONDS] [-socket PATH]
       gdb -ex 'target remote | scdb 7 gdb 0'
   The rank is stopped while the debugger requires it. It continues when the debugger detaches or is
   killed.
-  JOB           number of a job of the cluster (scps); without a cluster PROCESS@HOST, where
-                PROCESS is the scrun of the job
+  JOB           number of a job of the cluster (scps); without a cluster PID@HOST, where PID is
+                the process id of the scrun of the job
 commands:
 ",
     "\
@@ -106,7 +106,7 @@ impl ScdbOptions {
     /// Parses the words after the command's name.
     ///
     /// # Errors
-    /// The word at fault, and the valid words.
+    /// One line that names the word at fault.
     pub fn parse(args: &[OsString]) -> Result<Self, String> {
         let mut words: Vec<String> = Vec::new();
         let (mut is_json, mut batch) = (false, None);

@@ -49,7 +49,7 @@ impl Answers {
                 (reason, _) => (ranks, reason.unwrap_or_default()),
             },
         };
-        let remedy = if reason == NOT_ANSWERED { "; -wait gives more" } else { "" };
+        let remedy = if reason == NOT_ANSWERED { "; increase the limit with -wait" } else { "" };
         self.fail(format!("{reason}{remedy}"), &ranks);
     }
 
@@ -71,7 +71,7 @@ impl Answers {
     }
 }
 
-/// A connection to a job.
+/// The connections to a job.
 pub struct Session {
     target: ScrunJob,
     socket: Option<PathBuf>,
@@ -151,7 +151,8 @@ impl Session {
                 }
                 Reply::Notice(_) | Reply::Pending if Instant::now() < deadline => {}
                 Reply::Notice(_) | Reply::Pending => {
-                    return Err("scored has not answered in time; give it more (-wait)".to_owned());
+                    let late = "scored has not answered in time; increase the limit with -wait";
+                    return Err(late.to_owned());
                 }
             }
         }
@@ -173,7 +174,7 @@ impl Session {
         Ok(answers)
     }
 
-    /// Performs an action in processes, or queries its state.
+    /// Performs an action in ranks, or queries their state.
     ///
     /// # Errors
     /// The errors of [`Session::stream`].
@@ -211,7 +212,7 @@ impl Session {
         self.link = None;
     }
 
-    /// Returns the session. It begins with the first change.
+    /// Returns the session. The first call begins it.
     ///
     /// # Errors
     /// One line: the job has ended, or has no processes now.

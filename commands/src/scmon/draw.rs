@@ -173,7 +173,7 @@ const BAR_BLOCKS: [&str; 8] = ["▏", "▎", "▍", "▌", "▋", "▊", "▉", 
 const HISTORY_BLOCKS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", FULL_BLOCK];
 
 /// Sets the symbol and colour of a cell. A full cell also gets its colour as background, so that it
-/// shows in fonts without these symbols.
+/// is visible in fonts without these symbols.
 fn fill(cell: &mut Cell, symbol: &str, color: Color) {
     cell.set_symbol(symbol).set_fg(color);
     if symbol == FULL_BLOCK {

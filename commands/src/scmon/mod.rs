@@ -26,11 +26,12 @@ use source::MetricsSource;
 /// The text of `-help`.
 pub const USAGE: &str = "\
 usage: scmon [options] JOB
-  Shows the activity of a job's processes, sorted by host: your own job, or any for operators.
+  Shows the activity of a job's processes, sorted by host. Operators may watch any job, and other
+  users their own jobs.
   scrun -monitor=TYPE starts scmon for the job that it runs.
   -show TYPE      load (busy, by the idle flag), comm (messages), memory, disk, usr0, usr1 (what the
-                  program has set), all (the first four; the default) or ALL; several times
-                  for several
+                  program has set), all (the first four; the default) or ALL; the option may
+                  be given several times
   -period MS      time between two updates: 50 to 10000, default 500
   -once           print a table once
   -svg            print the screen as SVG, after 40 periods or at the end of the job
@@ -169,9 +170,9 @@ fn run_interactive(
     }
 }
 
-/// Prints lines for `-once`, `-json` and `-svg`. Each line is for one period. A line after the
-/// first is printed when the last metrics of the period arrive, because this process is awake then.
-/// If they do not arrive, the line is printed half a period late.
+/// Prints the output of `-once`, `-json` and `-svg`, once for each period. After the first period,
+/// scmon prints when the last metrics of the period arrive, because this process is awake then. If
+/// they do not arrive, scmon prints half a period late.
 fn print(
     options: &ScmonOptions,
     source: &mut MetricsSource,

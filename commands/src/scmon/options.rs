@@ -41,7 +41,7 @@ impl ScmonOptions {
     /// Parses the words after the command's name.
     ///
     /// # Errors
-    /// The word at fault, and the valid words.
+    /// One line that names the word at fault.
     pub fn parse(args: &[OsString]) -> Result<Self, String> {
         let mut options = Self {
             job: None,

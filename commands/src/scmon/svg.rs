@@ -8,7 +8,7 @@ use ratatui::style::{Color, Modifier};
 /// Pixels of a cell.
 const CELL_PIXELS: (u16, u16) = (8, 17);
 
-/// Renders the cells of the buffer, in a fixed-width font on a black background.
+/// Renders the cells of the buffer, in a fixed-width font on a dark background.
 pub fn render(buffer: &Buffer) -> String {
     let area = buffer.area;
     let (width, height) = (area.width * CELL_PIXELS.0 + 16, area.height * CELL_PIXELS.1 + 16);

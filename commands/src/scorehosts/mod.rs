@@ -27,7 +27,7 @@ usage: scorehosts [options] [[-group] EXPRESSION]
   -s              include the spares
   -d              only the hosts that are out of order
   -l              print one host per line
-  -q              do not print the number of hosts, nor those out of order
+  -q              print neither the number of hosts nor the hosts that are out of order
   -json           print all attributes of the hosts
   -file FILE      database, instead of SCBDSERV or /etc/score/scorehosts.db
   -defects FILE   more hosts that are out of order, one per line

@@ -49,7 +49,7 @@ impl ScorehostsOptions {
     /// Parses the words after the command's name.
     ///
     /// # Errors
-    /// The word at fault, and the valid words.
+    /// One line that names the word at fault.
     pub fn parse(args: &[OsString]) -> Result<Self, String> {
         let mut options = Self::default();
         let mut filter_option = None;

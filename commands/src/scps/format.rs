@@ -118,7 +118,8 @@ fn job_json(job: &JobEntry, users: &mut Users) -> Value {
     object
 }
 
-/// The address of the page. If it is on another host, a command for an ssh tunnel is added.
+/// The address of the page. If only programs on another host can use the address, a command for an
+/// ssh tunnel follows.
 pub fn page(host: &str, address: &str) -> String {
     let (host, address) = (printable(host), printable(address));
     let local_host = score_sys::host_name::system_host_name();

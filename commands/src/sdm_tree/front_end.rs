@@ -18,8 +18,8 @@ use score_tools::merge::CommandId;
 use super::JobTree;
 use crate::job_address::JobAddress;
 
-/// A job of this user under the control of the scalable debug manager. When this is dropped, all
-/// changes to the job are undone.
+/// A job of this user under the control of the scalable debug manager. Dropping this value undoes
+/// all changes to the job.
 pub struct TreeFrontEnd {
     master: Server<JobTree, NoBackend>,
     servers: u32,

@@ -3,7 +3,7 @@
 //!
 //! | operation | here |
 //! |---|---|
-//! | `Attach` | holds all threads; the processes are those of the job, by rank |
+//! | `Attach` | holds all threads of the rank; the process ids of the operation are not used |
 //! | `Break` | sets a breakpoint at a function, `file:line` or `*address` |
 //! | `Continue` | continues the process; the event is the next stop |
 //! | `Interrupt` | holds all threads |
@@ -49,7 +49,7 @@ pub enum RankAnswer {
 /// The reason why this operation is not supported.
 pub fn plan(operation: Operation, session: u64) -> Result<(Purpose, ToolRequest), String> {
     let console = |action| ToolRequest::Console { session, action };
-    let refused = |what: &str| Err(format!("{what}; the daemons do not do it"));
+    let refused = |what: &str| Err(format!("{what}; the daemons do not support this operation"));
     Ok(match operation {
         Operation::Attach { .. } => (Purpose::Attach, console(ConsoleAction::Hold)),
         Operation::Break { location } => {
@@ -164,7 +164,7 @@ mod tests {
         let ended = ToolResult::Failed("it has ended".to_owned());
         let failed = DebugEvent::Failed("it has ended".to_owned());
         assert_eq!(purpose.answer_of(ended), Some(RankAnswer::Event(failed)));
-        // An answer to another request is ignored.
+        // An answer to another request has no meaning for this command.
         let other = ToolResult::Stacks { stacks: Vec::new(), omitted: 0 };
         assert_eq!(purpose.answer_of(other), None);
     }

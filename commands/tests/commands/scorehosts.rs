@@ -135,7 +135,7 @@ fn every_error_names_the_faulty_word() {
     for (words, expected) in [
         (&["al"][..], "'al': no host or group of "),
         (&["comp0+comp8"], "\n  comp0+comp8\n        ^"),
-        (&["all:9"], "9 hosts are requested, 8 hosts are in the set"),
+        (&["all:9"], "9 hosts are requested, but the set has 8 hosts"),
         (&["a", "b"], "b: a is already given (a+b is both)"),
         (&["-i", "-d"], "-i and -d exclude each other"),
         (&["-jsn"], "-jsn: unknown option; did you mean -json?"),

@@ -12,12 +12,13 @@ fn the_program_runs_on_every_node_with_its_variables() {
 }
 
 #[test]
-fn only_the_first_process_of_a_host_runs_it_with_host() {
+fn the_host_option_runs_the_program_in_the_first_process_of_each_host_only() {
     let test_dir = TestDir::new();
     assert_eq!(test_dir.text("scrun -nodes=3 system -host sh -c 'echo $SCORE_SELF_NODE'"), "0\n");
 }
 
-/// Named by its path, `system` is an ordinary program: it starts on every node and calls exec.
+/// If a job names `system` by its path, it is an ordinary program, which starts on every node and
+/// calls exec.
 #[test]
 fn system_can_be_invoked_by_its_path() {
     let test_dir = TestDir::new();

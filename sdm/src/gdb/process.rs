@@ -22,7 +22,8 @@ const MAX_READ_BYTES: usize = 256 << 10;
 /// Maximum bytes of gdb's standard error that are kept for the reason of a failure.
 const MAX_ERROR_LEN: usize = 400;
 
-/// Time in which gdb may end by itself. Otherwise it could leave breakpoints in a process.
+/// Time limit for gdb to end by itself. If gdb were killed at once, it could leave breakpoints in a
+/// process.
 const EXIT_GRACE: Duration = Duration::from_secs(2);
 
 /// Interval at which a write to gdb is retried.
@@ -111,7 +112,8 @@ impl Gdb {
         }
     }
 
-    /// Writes input to the terminal. It buffers only some kilobytes if the program does not read.
+    /// Writes input to the terminal. The terminal buffers only a few kilobytes if the program does
+    /// not read.
     fn write_input(&mut self, bytes: &[u8]) -> DebugEvent {
         let (Some(terminal), Some(_)) = (&mut self.terminal, &self.running) else {
             return DebugEvent::Failed("no program was started here".to_owned());
@@ -123,7 +125,7 @@ impl Gdb {
                 Err(error) if error.kind() == ErrorKind::Interrupted => (),
                 _ => {
                     let len = bytes.len();
-                    let text = format!("the program has room for {written} bytes of {len}");
+                    let text = format!("the program has accepted only {written} of {len} bytes");
                     return DebugEvent::Failed(text);
                 }
             }

@@ -278,7 +278,8 @@ impl Session {
                 .into();
         Ok(match operation {
             Operation::Start { stop_in_main, .. } => {
-                let terminal = self.terminal.as_deref().ok_or("there is no terminal for it")?;
+                let terminal =
+                    self.terminal.as_deref().ok_or("there is no terminal for the program")?;
                 start.push_back(format!("-inferior-tty-set {terminal}"));
                 if *stop_in_main {
                     start.push_back("-break-insert -t main".to_owned());

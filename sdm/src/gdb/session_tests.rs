@@ -157,7 +157,7 @@ fn an_error_of_gdb_is_the_answer_and_gdb_continues() {
 // Promise of
 // `a_killed_gdb_is_an_error_of_its_rank_and_a_running_process_can_be_interrupted`.
 #[test]
-fn garbage_the_end_of_gdb_and_silence_are_errors_of_all_that_waits_and_the_next_start_is_fresh() {
+fn garbage_silence_and_the_end_of_gdb_fail_all_waiting_operations_and_the_next_start_is_possible() {
     type Trouble = (fn(&mut Dialog) -> Vec<SessionAction>, &'static str);
     let troubles: [Trouble; 4] = [
         (|dialog| dialog.line("Segmentation fault"), "gdb printed"),

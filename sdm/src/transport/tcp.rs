@@ -33,7 +33,7 @@ pub const PORT_ATTEMPTS: u32 = 64;
 /// Maximum number of attempts of the master to connect to the front end.
 const FRONT_END_ATTEMPTS: u32 = 20;
 
-/// Time between two of these attempts.
+/// Time between two attempts of the master.
 const FRONT_END_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Maximum number of connections whose peers have not yet proved that they hold the key. Further

@@ -8,7 +8,7 @@ use score_sdm::transport::tcp::{PORT_ATTEMPTS, TcpTransport};
 use score_tree::key::Key;
 
 #[test]
-fn a_string_at_an_invalid_address_is_an_error_that_names_it() {
+fn an_invalid_connection_string_is_an_error_that_names_it() {
     let key = Key::generate().unwrap();
     let text = |error: StartError| error.to_string();
     let error = sdm_master_init("login:seven", &key).unwrap_err();

@@ -408,7 +408,7 @@ fn attached_processes_continue_after_the_end_of_the_debugger() {
 }
 
 #[test]
-fn a_missing_program_and_a_program_without_main_are_errors_that_name_it() {
+fn a_missing_program_is_an_error_that_names_it() {
     let Some(program) = Program::build("missing") else { return };
     let mut debugging = Debugging::start(2, TreeShape::Binomial, free_ports(), &[]);
     let all = debugging.all();

@@ -22,7 +22,7 @@ use score_tools::merge::{CommandId, EventBody, MonotonicTime};
 /// A process that answers each command after a given delay, with one of a few values.
 struct SimulatedProcess {
     rank: u32,
-    /// The delays of the first and the second command.
+    /// The delays of commands with an even number, and of commands with an odd number.
     delays: [Duration; 2],
     answers: Vec<(MonotonicTime, CommandId, DebugEvent)>,
 }

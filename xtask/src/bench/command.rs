@@ -1,5 +1,4 @@
-//! Runs programs for a measurement, with a time limit. If a program fails, its error output is
-//! shown.
+//! Runs programs for a measurement, with a time limit.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -27,7 +26,7 @@ fn command_with_timeout(words: &[String]) -> Command {
 /// Returns the standard output of a command that must succeed.
 ///
 /// # Errors
-/// The command line, with the last lines of its error output.
+/// The command line, with the last line of the command's error output.
 pub fn command_stdout(words: &[String]) -> Result<String, String> {
     let output =
         command_with_timeout(words).output().map_err(|error| format!("timeout: {error}"))?;

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use crate::bench::command::{command_stdout, split_words};
 use crate::run;
 
@@ -143,8 +146,8 @@ impl Competitors {
     }
 }
 
-/// The arguments of a UCX test, without those that connect its two processes. One-way times use the
-/// first percentile, and times between messages use the median. The average would include the
+/// The command of a UCX test, without the options that connect its two processes. One-way times use
+/// the first percentile, and times between messages use the median. The average would include the
 /// kernel's pauses.
 pub fn ucx_command_line(test: &str, size: u32) -> String {
     let transport = match test {
@@ -161,7 +164,7 @@ pub fn ucx_command_line(test: &str, size: u32) -> String {
     line.trim_end().to_owned()
 }
 
-/// The same UCX test, with the median of the times.
+/// Changes the command of a UCX test, so that it prints the median of the times.
 pub fn ucx_median_command_line(line: &str) -> String {
     line.replace(" -R 1 ", " -R 50 ")
 }
@@ -169,7 +172,7 @@ pub fn ucx_median_command_line(line: &str) -> String {
 /// Runs both processes of a UCX test on these cores. Returns nanoseconds per message.
 ///
 /// # Errors
-/// Returns an error if one of them failed.
+/// Returns an error if one of the processes failed.
 pub fn run_ucx_test(line: &str, cores: [u32; 2]) -> Result<f64, String> {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let port = port.map_err(|error| format!("no free port: {error}"))?.port();
@@ -178,9 +181,9 @@ pub fn run_ucx_test(line: &str, cores: [u32; 2]) -> Result<f64, String> {
         ucx_server_command(&server).spawn().map_err(|error| format!("{line}: {error}"))?;
     let client = split_words(&format!("{line} -p {port} -c {} 127.0.0.1", cores[1]));
     let output = run_ucx_client(&mut server, &client);
-    if output.is_err() {
-        // `timeout` passes the signal on. The server may have exited already.
-        let _ = server.kill();
+    if output.is_err() && matches!(server.try_wait(), Ok(None)) {
+        // SIGTERM, because `timeout` passes it on to the server, unlike SIGKILL.
+        let _ = kill(Pid::from_raw(server.id().cast_signed()), Signal::SIGTERM);
     }
     let _ = server.wait();
     let output = output?;
@@ -189,7 +192,7 @@ pub fn run_ucx_test(line: &str, cores: [u32; 2]) -> Result<f64, String> {
             line.split_whitespace().map_while(|word| word.parse().ok()).collect();
         (numbers.len() >= 8).then_some(numbers[1])
     });
-    let microseconds = value.ok_or_else(|| format!("{line}: no figures in its output"))?;
+    let microseconds = value.ok_or_else(|| format!("{line}: no result in the output"))?;
     Ok(microseconds * 1e3)
 }
 
@@ -200,7 +203,8 @@ fn ucx_server_command(words: &[String]) -> Command {
     command
 }
 
-/// Starts the client until it finds the server. The server prints nothing when it begins to listen.
+/// Starts the client repeatedly, until it finds the server, because the server prints nothing when
+/// it begins to listen.
 fn run_ucx_client(server: &mut Child, client: &[String]) -> Result<String, String> {
     let mut words = client.to_vec();
     words.splice(0..0, ["env".into(), "UCX_TLS=posix,self,cma".into()]);

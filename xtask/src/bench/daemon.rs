@@ -1,8 +1,8 @@
 //! Measures how much one hostile user of a multi-user scored delays others: the time of requests,
 //! the longest turn of the server's loop, and switches of jobs. Each value is measured alone and
 //! during an attack. Each attack is also measured at another service on the same processors. The
-//! delay there is the floor, because that service shares only processors with the attacked one.
-//! Also measures the memory of idle logins.
+//! delay there is the floor, because that service shares only processors with the attacked
+//! service. Also measures the memory of idle logins.
 
 use nix::unistd::geteuid;
 use serde_json::Value;

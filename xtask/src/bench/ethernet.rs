@@ -1,5 +1,5 @@
-//! Compares PM/Ethernet with TCP and iperf3, between two network namespaces joined by veth: its
-//! wires, and the device over each of them.
+//! Compares the wires of PM/Ethernet, and the device over each wire, with TCP and iperf3. Runs
+//! between two network namespaces joined by veth.
 
 use serde_json::Value;
 
@@ -177,9 +177,8 @@ fn raw_bandwidth(bench: &Bench) -> BenchOutcome {
 }
 
 /// Compares remote memory with messages of the same device. The target is 0.97 of the rate of
-/// messages. Both alternate every few milliseconds, because the hypervisor moves the two virtual
-/// processors closer together or farther apart within seconds, which changes rates by a factor of
-/// 2.6.
+/// messages. score-wires alternates both every 40 ms, because the hypervisor moves the two virtual
+/// processors within seconds, which changes all rates.
 fn remote_memory(bench: &Bench) -> BenchOutcome {
     const TARGET_VS_MESSAGES: f64 = 0.97;
     let cores = cores_arg(bench);

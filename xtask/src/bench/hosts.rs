@@ -98,7 +98,7 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // A job that has not ended hangs. scored ends with its scrun.
+        // The job may still run. scored ends with its scrun.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -109,8 +109,8 @@ fn startup_command(hosts: u32) -> String {
 }
 
 /// Returns the milliseconds until the last process has passed the start barrier, counted from the
-/// last namespace, and from the start of scrun. The first daemon of another host is started when
-/// the last namespace exists. Its start time is rounded down to 10 ms.
+/// last namespace, and from the start of scored. The first daemon of another host starts when the
+/// last namespace exists. Start times are rounded down to 10 ms.
 fn launch_once(bench: &Bench, hosts: u32) -> Result<[f64; 2], String> {
     let job = Job::start(bench, &startup_command(hosts))?;
     let mut last = 0;

@@ -32,7 +32,7 @@ pub fn jobs(bench: &Bench) -> BenchOutcome {
         for ((_, line), samples) in contenders.iter().zip(&mut all_samples) {
             let output = command_stdout(&bench.command_words(line))?;
             let rate = split_words(&output).first().and_then(|word| word.parse().ok());
-            let rate: f64 = rate.ok_or_else(|| format!("{line} says {output:?}"))?;
+            let rate: f64 = rate.ok_or_else(|| format!("{line}: unexpected output {output:?}"))?;
             // The first round of each contender has cold caches.
             if round > 0 {
                 samples.push(rate);

@@ -54,7 +54,7 @@ impl Collected {
 /// Returns the output of pmtest -json.
 ///
 /// # Errors
-/// Returns an error if pmtest failed, or printed something else.
+/// Returns an error if pmtest failed, or if its output is not JSON.
 pub fn run_pmtest(bench: &Bench, line: &str) -> Result<Vec<Value>, String> {
     let text = command_stdout(&bench.command_words(line))?;
     serde_json::from_str(&text).map_err(|error| format!("{line}: {error}"))
@@ -167,7 +167,7 @@ pub fn rate(bench: &Bench) -> BenchOutcome {
             let Some(line) = mpi.pingpong_command("rate 8") else { continue };
             let output = command_stdout(&split_words(&line))?;
             let value = output.split_whitespace().nth(1).and_then(|word| word.parse().ok());
-            let value = value.ok_or_else(|| format!("{line}: no figure"))?;
+            let value = value.ok_or_else(|| format!("{line}: no number in the output"))?;
             collected.add(mpi.name, 8, value, &line);
         }
         if bench.competitors.has_ucx {

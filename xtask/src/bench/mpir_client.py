@@ -1,5 +1,5 @@
-# A client of MPIR for gdb that prints the times at which scrun calls MPIR_Breakpoint. `held` says
-# whether the client sets MPIR_being_debugged.
+# A client of MPIR for gdb that prints the times at which scrun calls MPIR_Breakpoint. `held` is
+# true if the client sets MPIR_being_debugged.
 
 import struct
 import time

@@ -4,7 +4,7 @@
  *
  *   pingpong latency SIZE...   prints "SIZE BEST_NS MEDIAN_NS" for each size, one way
  *   pingpong rate SIZE...      prints "SIZE MESSAGES_PER_S" for each size, best batch
- *   pingpong posted COUNT      latency of 8 bytes if COUNT receives are posted before: "COUNT ..."
+ *   pingpong posted COUNT      latency of 8 bytes if COUNT receives are posted before: "8 ..."
  *   pingpong unexpected COUNT  latency of 8 bytes if COUNT unexpected messages have arrived before
  *   pingpong put 8             latency by MPI_Put and MPI_Win_flush of a word for which the other
  *                              process waits in its memory
@@ -59,8 +59,8 @@ static void round_trips(int size, int count)
     }
 }
 
-/* Measures the latency. Prints `label` in front of the times. */
-static void latency(int size, int label)
+/* Measures the latency. */
+static void latency(int size)
 {
     static double sample[BATCHES];
     int i;
@@ -72,7 +72,7 @@ static void latency(int size, int label)
         sample[i] = (MPI_Wtime() - start) * 1e9 / (2 * BATCH);
     }
     qsort(sample, BATCHES, sizeof sample[0], by_value);
-    if (rank == 0) printf("%d %.1f %.1f\n", label, sample[0], sample[BATCHES / 2]);
+    if (rank == 0) printf("%d %.1f %.1f\n", size, sample[0], sample[BATCHES / 2]);
 }
 
 static void rate(int size)
@@ -118,7 +118,7 @@ static void behind(int are_posted, int count)
         if (are_posted) MPI_Irecv(word[i], 8, MPI_CHAR, peer, 1 + i, MPI_COMM_WORLD, &request[i]);
         else MPI_Send(out, 8, MPI_CHAR, peer, 1 + i, MPI_COMM_WORLD);
     }
-    latency(8, count);
+    latency(8);
     for (i = 0; i < count; i++) {
         if (are_posted) MPI_Send(out, 8, MPI_CHAR, peer, 1 + i, MPI_COMM_WORLD);
         else MPI_Recv(word[i], 8, MPI_CHAR, peer, 1 + i, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
@@ -163,8 +163,7 @@ static void wait_for_word(volatile long long *word, long long value, MPI_Win win
     }
 }
 
-/* Measures a put. The window has two words: the other process writes one, the other contains the
- * data of this process. */
+/* Measures a put. The other process writes the first word of the window. */
 static void put(int size)
 {
     static double sample[BATCHES];
@@ -204,7 +203,7 @@ int main(int argc, char **argv)
     for (i = 2; i < argc; i++) {
         int size = atoi(argv[i]);
         if (size < 1 || size > LONGEST) MPI_Abort(MPI_COMM_WORLD, 2);
-        if (strcmp(argv[1], "latency") == 0) latency(size, size);
+        if (strcmp(argv[1], "latency") == 0) latency(size);
         else if (strcmp(argv[1], "posted") == 0) behind(1, size);
         else if (strcmp(argv[1], "unexpected") == 0) behind(0, size);
         else if (strcmp(argv[1], "put") == 0) put(size);

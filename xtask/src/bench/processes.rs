@@ -25,7 +25,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Whether the name of the process is `program`.
+    /// Whether the first argument of the process is `program`, in any directory.
     pub fn runs_program(&self, program: &str) -> bool {
         let path = self.args.first().map_or("", String::as_str);
         path.rsplit('/').next() == Some(program)

@@ -1,4 +1,4 @@
-//! Measures RDMA in the virtual machine of `vm`, all in one boot: compares messages and remote
+//! Measures RDMA in the virtual machine of `vm`, all in one boot. Compares messages and remote
 //! writes with perftest, and draws the gain of the pin-down cache as a chart. The machine is
 //! emulated, so only ratios are meaningful.
 
@@ -20,8 +20,8 @@ const PERFTEST_PROGRAMS: [&str; 3] = ["ib_send_lat", "ib_send_bw", "ib_write_bw"
 const WRITERS: f64 = 4.0;
 const MIB_PER_S: (&str, Direction) = ("MiB/s", Direction::HigherIsBetter);
 
-/// A comparison: its case, the argument of `score-verbs`, the perftest program, the divisor that
-/// converts our value to the unit, the column in perftest's table, the unit, and the target.
+/// A comparison: its case, the argument of `score-verbs`, the perftest program, the divisor for
+/// values of `score-verbs`, the column in perftest's table, the unit, and the target.
 type VerbsComparison =
     (&'static str, &'static str, &'static str, f64, usize, (&'static str, Direction), f64);
 const COMPARISONS: [VerbsComparison; 3] = [
@@ -130,7 +130,7 @@ fn perftest_value(line: &str, column: usize) -> Option<f64> {
     numbers?.get(column).copied()
 }
 
-/// Runs the script in the machine. Returns its output, and shows the output as it is printed.
+/// Runs the script in the machine, and returns its output.
 fn run_script(bench: &Bench) -> Result<String, String> {
     let xtask_path = std::env::current_exe().map_err(|error| error.to_string())?;
     let folder = run::target_dir()?.join("vm").join("root").join("usr/bin");

@@ -26,8 +26,8 @@ struct Phase {
     beside: &'static [Step],
 }
 
-/// The phases, which run one after the other. No build runs beside the scenarios and the tests of
-/// packages, because some of them check timing and fail while a build runs.
+/// The phases, which run one after the other. No build runs during the scenarios and the tests of
+/// packages, because some of these tests check timing and fail while a build runs.
 const PHASES: &[Phase] = &[
     Phase {
         steps: &[("release build of everything", release_build)],
@@ -66,7 +66,9 @@ const PHASES: &[Phase] = &[
 /// Returns an error if a step failed, or was skipped in CI without being listed.
 pub fn run(args: &[String]) -> Result<(), String> {
     if let Some(option) = args.iter().find(|arg| arg.starts_with('-')) {
-        return Err(format!("{option}: the only arguments are beginnings of step names"));
+        return Err(format!(
+            "{option}: unknown option; the arguments are beginnings of step names"
+        ));
     }
     let begin = Instant::now();
     let mut summary = TestSummary::new()?;
@@ -174,8 +176,8 @@ fn scenarios_program() -> Result<PathBuf, String> {
     PROGRAM.get_or_init(|| vm_tests::build_test(SCENARIOS_PACKAGE, "scenarios")).clone()
 }
 
-/// The variable with the number of scenarios that run at the same time. It is one more than there
-/// are processors, because many scenarios wait. Tests of packages do not get faster by this.
+/// The variable with the number of scenarios that run at the same time. The number is one more than
+/// there are processors, because many scenarios wait. More threads do not speed up package tests.
 const TEST_THREADS_ENV: &str = "RUST_TEST_THREADS";
 
 fn scenarios(summary: &mut TestSummary) -> Result<(), String> {
@@ -221,7 +223,7 @@ fn unit_tests(summary: &mut TestSummary) -> Result<(), String> {
 fn loom(summary: &mut TestSummary) -> Result<(), String> {
     let target = run::target_dir()?.join("loom");
     let mut command = run::cargo(&["test", "-p", "score-pm", "-p", "score-proto", "--lib"]);
-    // Code that only the real devices use is not compiled in, so the compiler would warn about it.
+    // The devices are not compiled in, so the compiler would warn about code that only they use.
     command
         .env("RUSTFLAGS", "--cfg loom -Adead_code -Aunused_imports")
         .env("CARGO_TARGET_DIR", target);

@@ -13,7 +13,7 @@ use crate::run;
 /// The skips that CI accepts, one `name  # reason` per line.
 const ACCEPTED_SKIPS_FILE: &str = ".ci/skips";
 
-/// Where the output of commands goes, and with which priority the commands run.
+/// The destination of the output of commands, and the priority of the commands.
 enum CommandMode {
     /// Output goes to the terminal as it is written.
     Foreground,
@@ -146,7 +146,7 @@ impl TestSummary {
         }
     }
 
-    /// Records a failed step; it counts as one failure unless its tests were counted one by one.
+    /// Records a failed step. It counts as one failure, unless failed tests of it were counted.
     pub fn add_failure(&mut self, step: &str, reason: &str) {
         if self.failed == self.failed_before_step {
             self.failed += 1;
@@ -160,7 +160,7 @@ impl TestSummary {
         self.skips.push((name.into(), reason.into()));
     }
 
-    /// Runs a `cargo test` command, shows its output as it is printed, and counts the tests.
+    /// Runs a `cargo test` command, forwards its output line by line, and counts the tests.
     ///
     /// # Errors
     /// Returns an error if it could not be started, or a test failed.

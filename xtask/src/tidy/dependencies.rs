@@ -41,7 +41,7 @@ fn unused_dependencies(tree: &Tree) -> Vec<String> {
             manifest.strip_prefix(&root_prefix).unwrap_or_default().trim_end_matches("Cargo.toml");
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
             let name = dependency["name"].as_str().unwrap_or_default();
-            // Packages use our own crates by linking their archives and objects.
+            // Some packages only link the archive or object of a crate of this workspace.
             let crate_name = name.replace('-', "_");
             let sources =
                 tree.files_with_extension(&["rs"]).filter(|file| file.path.starts_with(folder));

@@ -1,4 +1,4 @@
-//! Checks documents: links have targets, named tests exist, and man pages render without warnings.
+//! Checks documents: links have targets, and man pages render without warnings.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -52,7 +52,7 @@ pub fn circles(tree: &Tree) -> Vec<String> {
                 })
             });
             let uses: Vec<String> = uses.collect();
-            findings.insert(format!("a circle of imports: {}", uses.join("; ")));
+            findings.insert(format!("import cycle: {}", uses.join("; ")));
         }
     }
     findings.into_iter().collect()
@@ -71,7 +71,7 @@ impl Crate {
     /// Reads the tokens of a module, or of a part of it.
     fn walk(&mut self, tokens: &[TokenTree], folder: &Path, path: &ModulePath) {
         let mut index = 0;
-        // The first token after the attributes of a test.
+        // Whether the attributes in front of this token restrict its item to tests.
         let mut is_test = false;
         while let Some(token) = tokens.get(index) {
             index += 1;
@@ -143,7 +143,7 @@ impl Crate {
             Some("crate") => start.clear(),
             Some("self") => {}
             Some("super") => drop(start.pop()),
-            // A module declared here, or another crate: only the former is found later.
+            // A module declared here, or another crate. `definer` finds only the former.
             Some(_) => {
                 let path = [module.as_slice(), rest].concat();
                 self.note(module, path, name);
@@ -240,7 +240,7 @@ fn read_path(tokens: &[TokenTree]) -> Vec<String> {
     segments
 }
 
-/// The names that the tree of a `use` brings, each with its path.
+/// The names that a `use` brings into the module, each with its path.
 fn expand_use(tokens: &[TokenTree], prefix: &[String]) -> Vec<(String, Vec<String>)> {
     let mut found = Vec::new();
     for part in tokens.split(|token| matches!(token, TokenTree::Punct(p) if p.as_char() == ',')) {
@@ -268,7 +268,7 @@ fn expand_use(tokens: &[TokenTree], prefix: &[String]) -> Vec<(String, Vec<Strin
     found
 }
 
-/// The groups of nodes that reach each other, each of at least two.
+/// The groups of at least two nodes that reach each other.
 fn strongly_connected(arrows: &Arrows) -> Vec<BTreeSet<ModulePath>> {
     let reachable = |start: &ModulePath| {
         let (mut seen, mut pending) = (BTreeSet::new(), vec![start]);

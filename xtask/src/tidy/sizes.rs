@@ -75,7 +75,7 @@ fn code_lines(lines: &[String]) -> usize {
     code.filter(|line| !line.is_empty() && !line.starts_with("//")).count()
 }
 
-/// Files, functions and lines that exceed a soft limit.
+/// Files and functions that exceed a soft limit.
 pub fn hints(tree: &Tree) -> Vec<String> {
     let long =
         tree.files_with_extension(&["rs", "c", "h"]).filter(|file| file.lines.len() > FILE_SOFT);

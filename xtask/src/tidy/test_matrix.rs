@@ -1,6 +1,7 @@
-//! docs/dev/test-matrix.md lists what SCore promises, and the tests that check each promise. It is
-//! made from comments at the tests: `// Promise (SECTION): TEXT` in front of the attributes of the
-//! first test of a promise, and `// Promise of NAME.` at further ones, where NAME is that test.
+//! Writes docs/dev/test-matrix.md, which lists the promises of SCore and the tests that check each
+//! promise. The page is made from comments in front of the attributes of tests:
+//! `// Promise (SECTION): TEXT` at the first test of a promise, and `// Promise of NAME.` at other
+//! tests. NAME is the first test.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -68,7 +69,7 @@ pub fn check(tree: &Tree) -> Vec<String> {
     let is_equal =
         written.is_some_and(|file| file.lines.iter().map(String::as_str).eq(page.lines()));
     let finding =
-        (!is_equal).then(|| format!("{DOCUMENT} is out of date: cargo xtask matrix writes it"));
+        (!is_equal).then(|| format!("{DOCUMENT} is not up to date; run cargo xtask matrix"));
     finding.into_iter().collect()
 }
 
@@ -156,7 +157,7 @@ fn tests_cell(tests: &[&Note]) -> String {
     cells.collect::<Vec<_>>().join("; ")
 }
 
-/// The comments of all tests, and those that belong to no test.
+/// The comments of all tests, and the errors about comments without a test.
 fn read_notes<'a>(sources: impl Iterator<Item = &'a Text>) -> (Vec<Note>, Vec<String>) {
     let (mut notes, mut findings) = (Vec::new(), Vec::new());
     for file in sources {

@@ -26,7 +26,7 @@ enum Part {
     Methods,
 }
 
-/// A type that exceeds a limit: the file that defines it, its name, what is too many, and how many.
+/// A type that exceeds a limit: the file that defines it, its name, the part, and the part's count.
 type Excess = (String, String, Part, usize);
 
 /// A struct, enum or union.

@@ -14,7 +14,7 @@ use super::links::VmLinks;
 use super::tsc;
 use crate::run;
 
-/// Options for the kernel of an emulated machine, which omit everything that costs time and checks
+/// Options for the kernel of an emulated machine. They disable features that cost time and check
 /// nothing. A kernel that fails exits at once.
 const KERNEL_OPTIONS: &str = "console=ttyS0 quiet loglevel=4 oops=panic panic=-1 mitigations=off nokaslr \
                               random.trust_cpu=on tsc=reliable no_timer_check audit=0 rdinit=/init";
@@ -171,7 +171,7 @@ impl Drop for Machine {
     }
 }
 
-/// The first exit code that is not 0. A machine may be switched off once it has reported its code.
+/// The first exit code that is not 0. After a failure of one machine, the other may have no code.
 fn overall_exit_code(consoles: &[String], options: &Options) -> Result<i32, String> {
     let exit_codes = consoles.iter().map(|console| parse_exit_code(console, options));
     let exit_codes: Vec<Result<i32, String>> = exit_codes.collect();
@@ -233,7 +233,7 @@ fn payload_archive(
     for path in &files {
         archive.add_copy_of(path_in_vm(path).trim_start_matches('/'), path)?;
     }
-    // The programs load the libibverbs of this system, in whatever version.
+    // The base archive has libibverbs already, in the version that its provider needs.
     image::add_libraries(&mut archive, &vm_dir.join("root"), &files, &["libibverbs.so.1"])?;
     archive.add_file("command", 0o644, format!("{}\n", command_lines.join(" && ")).as_bytes());
     Ok(archive.finish())

@@ -21,7 +21,7 @@ const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// The first directory in which the loader searches.
 const IMAGE_LIBRARY_DIR: &str = "lib/x86_64-linux-gnu";
 
-/// Builds `base.cpio` and `kernel` unless they exist.
+/// Builds `base.cpio` and `kernel`, unless they were built with the current `init.sh`.
 ///
 /// # Errors
 /// Returns an error if a file is not at its path of Debian 12.

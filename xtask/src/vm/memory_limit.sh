@@ -1,5 +1,5 @@
 # A test for the machine's sh, with scored and scrun in /given: a user's job exceeds its memorylimit
-# on a system on which cgroups of version 2 have all controllers. Prints the lines of a Rust test.
+# while cgroups of version 2 have all controllers. Prints the lines of a Rust test.
 mount -t cgroup2 cgroup /sys/fs/cgroup || exit 1
 mkdir -p /etc/score
 echo "alice:x:61001:61001::/tmp:/bin/sh" >> /etc/passwd

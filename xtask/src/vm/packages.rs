@@ -89,7 +89,7 @@ fn kernel_package() -> Result<String, String> {
     newest.map(String::from).ok_or_else(|| format!("apt: {KERNEL} not found (run apt-get update)"))
 }
 
-/// The package and those of its dependencies that this system lacks, as apt would install them.
+/// The packages that apt would install: this package, and its dependencies that this system lacks.
 fn packages_to_install(package: &str) -> Result<Vec<String>, String> {
     let args = ["-s", "install", "--no-install-recommends", "-y", package];
     let text = command_output("apt-get", &args)?;

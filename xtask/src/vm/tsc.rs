@@ -17,7 +17,7 @@ unsafe fn _rdtsc() -> u64 {
     0
 }
 
-/// Reads the counter and the time. Of several tries it returns the one in the shortest interval.
+/// Reads the counter and the time several times, and returns the pair that was read fastest.
 fn sample() -> (u64, Instant) {
     let read_pair = || {
         // SAFETY: every x86_64 has the counter, and Linux lets processes read it.

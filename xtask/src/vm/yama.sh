@@ -1,7 +1,7 @@
 
 # A test for the machine's sh, with scored, scored-toolctl, scrun and scdb in /given: the stacks of
-# a program that does not use SCore. Yama lets only ancestors of a process trace it, and then no
-# process at all. Prints the lines of a Rust test.
+# a program that does not use SCore. With scope 1 of Yama, only ancestors may trace a process. With
+# scope 2, no process of a user may trace another. Prints the lines of a Rust test.
 scope=/proc/sys/kernel/yama/ptrace_scope
 grep -q bob /etc/passwd || echo "bob:x:61002:61002::/tmp:/bin/sh" >> /etc/passwd
 export PATH=/given:$PATH
@@ -31,7 +31,7 @@ wait $!
 echo 0 > $scope
 if grep -q "0-1" /tmp/stacks.1 && ! grep -q ptrace_scope /tmp/stacks.1 &&
     grep -q "kernel.yama.ptrace_scope is 2" /tmp/stacks.2; then
-    echo "test the_service_traces_where_yama_lets_only_ancestors_and_names_it_otherwise ... ok"
+    echo "test stacks_are_read_under_yama_scope_1_and_the_error_names_scope_2 ... ok"
     echo "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out"
     exit 0
 fi

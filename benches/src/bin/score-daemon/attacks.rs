@@ -55,7 +55,7 @@ const LARGE_PROGRAM_LEN: u64 = 256 << 20;
 /// The attacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attack {
-    /// The user only computes. This shows how much the measurement itself is disturbed.
+    /// The user only computes. This shows how much computing disturbs the measurement.
     Computing,
     /// A flood of small messages on 4 sessions.
     Messages,
@@ -63,8 +63,8 @@ pub enum Attack {
     Signals,
     /// 3,000 connections to each host that never log in.
     Connections,
-    /// Connections on two threads that do not wait for a place in the queue, and that are closed at
-    /// once.
+    /// Connections on two threads, which do not wait for a place in the queue and close each
+    /// connection at once.
     Reconnects,
     /// 600 logins, each with an unfinished frame of almost 1 MiB.
     Frames,
@@ -105,7 +105,7 @@ impl Attack {
         }
         let found = ATTACKS.iter().find(|(name, _)| *name == word).map(|(_, attack)| *attack);
         let names = || ATTACKS.map(|(name, _)| name).join(", ");
-        found.map(Some).ok_or_else(|| format!("{word}: no attack; there are none, {}", names()))
+        found.map(Some).ok_or_else(|| format!("{word}: unknown attack (valid: none, {})", names()))
     }
 
     pub fn name(self) -> &'static str {
@@ -166,8 +166,7 @@ struct Attacker {
 }
 
 impl Attacker {
-    /// Repeats `action` on `threads` threads for each host. If scored refuses it, the thread tries
-    /// again.
+    /// Repeats `action` on `threads` threads for each host, also after an error.
     fn on_each_host(
         &self,
         threads: u32,

@@ -1,9 +1,9 @@
-//! How far one hostile user of a multi-user scored delays others, for `cargo xtask bench daemon`;
-//! by hand, as root:
+//! Measures how far one hostile user of a multi-user scored delays other users. `cargo xtask bench
+//! daemon` runs it; by hand, as root:
 //!
 //! ```text
 //! score-daemon waits SECONDS ATTACK [elsewhere]
-//!                                        how long requests for the list of jobs take another user
+//!                                        time of another user's requests for the list of jobs
 //! score-daemon switches SECONDS ATTACK [elsewhere]
 //!                                        lateness of the switches of two jobs of another user that
 //!                                        share a processor in slices of 10 ms
@@ -21,8 +21,8 @@
 //!
 //! With `elsewhere` there are two such services: the hostile user attacks one service, and the
 //! other user uses the other. The result is the cost of an attack that shares only processors,
-//! which is the floor. A third user visits the attacked service, because a service with only one
-//! user gives that user more.
+//! which is the floor. A third user visits the attacked service, because a daemon gives a user more
+//! processor time while no other user uses its host.
 //!
 //! The hostile user's clients may use only the second processor. The daemons, which have realtime
 //! priority, and the other user may use both. Therefore the clients' computing delays no other

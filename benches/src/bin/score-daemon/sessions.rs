@@ -21,8 +21,7 @@ const SETTLE_GRACE: Duration = Duration::from_secs(1);
 /// Time after which a process that holds sessions ends by itself.
 const HOLD_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Prints KiB for each login: of the daemon on the login's host, and of the server if the login is
-/// on the other host.
+/// Prints, for logins at each host, the KiB of memory that one login costs on each daemon.
 pub fn run(count: u32) -> BenchResult<()> {
     let mut result = json!({ "sessions": count });
     for host in HOSTS {

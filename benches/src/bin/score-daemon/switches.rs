@@ -111,7 +111,8 @@ pub fn keep_job(folder: &Path, file: &Path) -> BenchResult<()> {
 }
 
 /// Acts as the job: writes to a file when it last ran before each gap, and when it ran again. The
-/// file begins with the time at which the job last ran, which is at most [`ALIVE_INTERVAL_NS`] old.
+/// file begins with a time at which the job ran. While the job runs, it updates this time every
+/// [`ALIVE_INTERVAL_NS`].
 pub fn spin(path: &Path) -> BenchResult<()> {
     let io_error = |error: std::io::Error| format!("{}: {error}", path.display());
     let file = OpenOptions::new().write(true).open(path).map_err(io_error)?;

@@ -32,7 +32,7 @@ const DATABASE: &str = "hosta address=127.0.0.1 cores=1 bintype=shared\n\
 
 const EVENT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Polls until `check` returns a value. After a short time-out returns an error.
+/// Polls until `check` returns a value. Returns an error after [`EVENT_TIMEOUT`].
 pub fn wait_until<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> BenchResult<T> {
     let deadline = Instant::now() + EVENT_TIMEOUT;
     loop {
@@ -194,7 +194,8 @@ pub struct Role {
 }
 
 impl Role {
-    /// Returns the next line of its output. A role limits its own time.
+    /// Returns the next line that the process prints. No time-out is needed, because a role limits
+    /// its own time.
     pub fn next_line(&mut self) -> BenchResult<String> {
         let mut line = String::new();
         match self.output.read_line(&mut line) {

@@ -15,8 +15,8 @@ use crate::{BenchResult, number};
 /// becomes idle at different points of a slice.
 const MAX_COMPUTE_INTERVAL_NS: u64 = 100_000_000;
 
-/// Acts as the job: computes for some time, writes into a file of its node when it becomes idle,
-/// and waits for a message that is never sent.
+/// Acts as the job. Computes for some time, writes the time at which it becomes idle into a file of
+/// its node, and waits for a message that never arrives.
 pub fn wait(path: &str) -> BenchResult<()> {
     score_runtime::initialize();
     let net = Net::open(0).ok_or("hang needs two nodes: scrun -nodes=2 score-gang hang FILE")?;

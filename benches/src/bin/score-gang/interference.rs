@@ -1,5 +1,5 @@
-//! Checks whether only the jobs used the two processors during a measurement. The time that other
-//! processes use is not a cost of the scheduler.
+//! Measures how long processes outside of the jobs used the two processors during a measurement.
+//! This time is not a cost of the scheduler.
 
 use std::fs;
 

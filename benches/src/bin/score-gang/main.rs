@@ -21,8 +21,8 @@
 //! round, then `interval` and its ends. If other processes used more than PERCENT (3) of the
 //! processors in a window, the window is measured again. The number of such windows is printed.
 //!
-//! Slices are those of a scored in multi-user mode that is started for the measurement, which needs
-//! root. The processors are the first two that this process may use.
+//! For slices, score-gang starts a scored in multi-user mode, which needs root. The processors are
+//! the first two that this process may use.
 #![forbid(unsafe_code)]
 
 // Links PM itself, because the runtime only declares its functions.

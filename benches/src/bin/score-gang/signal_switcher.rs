@@ -29,8 +29,8 @@ pub struct Switcher {
 }
 
 impl Switcher {
-    /// Starts to alternate two jobs every `slice` milliseconds. Each process is bound to its own
-    /// processor.
+    /// Starts to alternate two jobs every `slice` milliseconds. Binds each process of a job to a
+    /// processor of its own.
     pub fn start(slice: &str, jobs: [&Job; 2], processors: &[usize]) -> BenchResult<Self> {
         let error_text = |what: &str, errno: &dyn std::fmt::Display| format!("{what}: {errno}");
         for job in jobs {
@@ -84,8 +84,8 @@ fn pid(number: u32) -> Pid {
     Pid::from_raw(number as i32)
 }
 
-/// Acts as the switching process. The arguments are the processes of one job, then as many of the
-/// other.
+/// Acts as the switching process. The arguments are the processes of one job, then the same number
+/// of processes of the other job.
 pub fn run_switcher(slice: &str, process_ids: &[&str]) -> BenchResult<()> {
     let slice = Duration::from_millis(crate::number(slice)?.into());
     let process_ids: Vec<u32> =

@@ -1,4 +1,4 @@
-//! Starts a scored with or without time slices, and jobs that can be suspended and observed.
+//! Starts daemons if the measurement has time slices, and jobs that can be suspended and observed.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -22,7 +22,7 @@ fn program_dir() -> BenchResult<PathBuf> {
     Ok(program_path.parent().unwrap_or(Path::new("/")).to_path_buf())
 }
 
-/// Polls until `check` returns a value. After a short time-out returns an error.
+/// Polls until `check` returns a value. Returns an error after [`EVENT_TIMEOUT`].
 fn wait_until<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> BenchResult<T> {
     let deadline = Instant::now() + EVENT_TIMEOUT;
     loop {
@@ -197,7 +197,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// Returns the number of round trips so far.
+    /// Returns the number of round trips so far. A job that records gaps has its start time here.
     pub fn progress(&self) -> u64 {
         let mut count = [0; 8];
         let read = File::open(&self.progress_file).and_then(|mut file| file.read_exact(&mut count));
@@ -222,7 +222,7 @@ impl Job {
             if current != last {
                 (last, changed_at) = (current, Instant::now());
             }
-            // This time is longer than any measured slice.
+            // This time is longer than the slices with which throughput is measured.
             (changed_at.elapsed() > Duration::from_millis(100) && self.is_stopped()).then_some(())
         })
     }

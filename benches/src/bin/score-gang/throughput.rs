@@ -1,4 +1,4 @@
-//! Measures the throughput of two jobs together, divided by that of one job alone in the same time.
+//! Measures the throughput of two jobs together, divided by the throughput of one job alone.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::testbed::{GangTestbed, Job, Workload};
 const MEASURE_WINDOW: Duration = Duration::from_millis(400);
 /// The first slices after a change are not measured.
 const WARM_UP_WINDOW: Duration = Duration::from_millis(100);
-/// The maximum distance of the interval's ends from the median, as a fraction of the median.
+/// The maximum distance of the interval's ends from the median ratio.
 const MAX_HALF_INTERVAL: f64 = 0.005;
 
 /// Measures with slices of `slice` milliseconds, `plain`, or `bare`-N, and prints the results.

@@ -81,8 +81,8 @@ fn receive(context: &Context) -> BenchResult<()> {
     }
 }
 
-/// Prints for plain and composite contexts the ns one way (the median and the 5 % quantile of
-/// turns), and the ns of sending and receiving in one thread.
+/// Prints a line for plain and for composite contexts: ns one way (median and 5 % quantile of
+/// turns), and ns of sending and receiving in one thread.
 pub fn run(cores: [usize; 2]) -> BenchResult<()> {
     let pairs = [ContextPair::plain()?, ContextPair::composite()?];
     let remote_contexts = pairs.each_ref().map(|pair| pair.contexts[1].reference());

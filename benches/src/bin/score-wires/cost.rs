@@ -14,7 +14,7 @@ use std::time::Instant;
 
 const BATCHES: usize = 60;
 const MESSAGES: u32 = 300;
-/// The number of bytes that are sent in one call.
+/// The number of bytes in one step of a bulk transfer.
 const BULK: usize = 60_000;
 
 /// Prints one line for each of these wires.
@@ -99,7 +99,7 @@ fn device_costs(hosts: &NetNsPair, name: &str, wire: &str) -> BenchResult<()> {
                 match node.try_receive()? {
                     Some(_) => messages -= 1,
                     None if Instant::now() > deadline => return Err("no message arrived".into()),
-                    // The window may be closed. Then this side must receive the acknowledgement.
+                    // If the window is closed, the sender must receive the acknowledgement.
                     None => drop(other.try_receive()?),
                 }
             }

@@ -107,7 +107,7 @@ impl NetNsPair {
             command
         };
         let mut first = command(0).stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
-        // The first program begins to listen soon, and prints nothing that would show this.
+        // The first program prints nothing when it begins to listen.
         std::thread::sleep(Duration::from_millis(300));
         let status = command(1).stdin(Stdio::null()).status();
         let _ = first.kill();

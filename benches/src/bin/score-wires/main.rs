@@ -5,9 +5,9 @@
 //! score-wires latency [OPTIONS] [WIRE...]     ns one way of 8 bytes: median, lowest 5 %
 //! score-wires bandwidth [OPTIONS] [WIRE...]   Gbit/s of payload
 //! score-wires write|read [OPTIONS] [WIRE...]  Gbit/s of remote memory of pmAlloc, over the device
-//! score-wires write-other|read-other ...      the same with any other memory
-//! score-wires beside-write|beside-read-other|...  one of these and messages alternately: its rate
-//!                                             divided by theirs (median, quartiles); both medians
+//! score-wires write-other|read-other ...      Gbit/s of any other remote memory
+//! score-wires beside-write|beside-read-other|...  remote memory and messages alternately: ratio of
+//!                                             their rates (median, quartiles), and both medians
 //! score-wires cost [WIRE...]                  processor ns of a message, an empty poll and a KiB
 //! score-wires composite [-cores A,B]          ns of a message over plain and composite contexts:
 //!                                             one way (as above), and of one thread
@@ -34,7 +34,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// All contenders. TCP is the first, so that it warms up the machine for the others.
+/// All values of WIRE. TCP is the first, so that it warms up the machine for the others.
 const WIRES: [&str; 7] = ["tcp", "udp", "packet", "xdp", "pm-udp", "pm-packet", "pm-xdp"];
 
 type BenchResult<T> = std::result::Result<T, Box<dyn std::error::Error>>;

@@ -238,7 +238,7 @@ impl ConnectedNode {
     }
 }
 
-/// The bytes of remote memory. Writes and reads pass through this area in chunks, again and again.
+/// The bytes of remote memory. Writes and reads pass through this area in chunks, repeatedly.
 pub const AREA: usize = 4 << 20;
 const CHUNK_LEN: usize = 1 << 20;
 

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 const PEER: PeerNumber = PeerNumber(0);
 /// The bytes of a message.
 pub const SIZE: usize = 8;
-/// The length of the machine's header.
+/// The length of the header of a packet of the ethernet device.
 const HEADER: usize = 64;
 /// The number of packets that the source may have in flight, and the number of packets after which
 /// the sink acknowledges.
 const WINDOW: u64 = 512;
 const ACK_INTERVAL: u64 = 64;
-/// The number of empty polls after which an endpoint gives up.
+/// The number of polls or attempts to send after which an endpoint gives up.
 const MAX_EMPTY_POLLS: u32 = 200_000_000;
 /// How long an idle endpoint waits for its peer.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -62,7 +62,7 @@ impl RawEndpoint {
         Ok(())
     }
 
-    /// Sends a packet that contains this word.
+    /// Sends a packet whose header begins with this word.
     pub fn send(&mut self, word: u64, len: usize) -> BenchResult<()> {
         let mut header = [0; HEADER];
         header[..8].copy_from_slice(&word.to_le_bytes());
@@ -149,7 +149,7 @@ impl RawEndpoint {
             }
         }
         let word = self.wire.copy_prefix::<8>(out[0]).map(u64::from_le_bytes);
-        // The payload is read, as a program would do.
+        // Read the payload, as a program does.
         // SAFETY: the packet is not released yet, and the offset is less than its length.
         black_box(unsafe {
             self.wire.pointer(out[0]).add(HEADER.min(out[0].len as usize - 1)).read()
@@ -178,7 +178,7 @@ impl RoundTripTimer {
         Instant::now() < self.deadline
     }
 
-    /// Measures some round trips.
+    /// Measures [`BATCH`] round trips.
     pub fn measure_batch(
         &mut self,
         mut round_trip: impl FnMut() -> BenchResult<()>,

@@ -5,7 +5,7 @@ fn text(length: usize) -> Vec<u8> {
     (0..length).map(|i| (i * 31 + i / 256) as u8).collect()
 }
 
-/// Runs a pipeline whose outputs accept `limits` bytes each. Returns the bytes of each output.
+/// Runs a pipeline whose outputs close after `limits` bytes. Returns the bytes of each output.
 fn pipeline(bytes: &[u8], limits: &[Option<usize>], mtu: usize, seed: u64) -> Vec<Vec<u8>> {
     let (rng, nodes) = (SeededRng::new(seed), limits.len() as u32);
     let network = Network::new(nodes, mtu);

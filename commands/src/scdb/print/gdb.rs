@@ -16,7 +16,7 @@ const PROGRAM: &str = "gdb";
 /// Interval at which a wait for output checks whether the user has interrupted the command.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A running gdb, which is killed when this is dropped.
+/// A running gdb. Dropping this value kills gdb.
 #[derive(Debug)]
 pub struct Gdb<'a> {
     child: Child,

@@ -36,7 +36,7 @@ const MAX_AT_ONCE: usize = 8;
 const SYMBOLS_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval at which this module checks whether the user has interrupted the command.
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum number of frames in which a frame of the program is searched.
+/// Number of the last frame that is searched for a frame of the program itself.
 const MAX_FRAMES: usize = 64;
 /// Maximum length of a value in bytes. gdb itself shows 200 elements of an array or a string.
 const MAX_VALUE_LEN: usize = 64 << 10;

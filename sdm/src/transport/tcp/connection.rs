@@ -13,7 +13,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::LINK_TIMEOUTS;
 
-/// Number of bytes that one call reads at most.
+/// Maximum number of bytes that one call reads.
 const READ_LEN: usize = 64 << 10;
 
 /// Maximum number of messages that wait for free space in the link.

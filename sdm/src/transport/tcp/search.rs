@@ -139,7 +139,7 @@ impl ChildSearch {
         events: &mut VecDeque<TransportEvent>,
     ) -> SearchState {
         let Some(address) = self.address else {
-            return self.give_up("the routing table has no host for it", events);
+            return self.give_up("the routing table has no host for this server", events);
         };
         if self.attempt >= PORT_ATTEMPTS * ROUNDS {
             let (first, last) = (self.first_port, u32::from(self.first_port) + PORT_ATTEMPTS - 1);
@@ -216,7 +216,7 @@ impl ChildSearch {
             (Ok(None), Ok(())) if now < deadline => {
                 return SearchState::Identifying(connection, deadline);
             }
-            (Ok(None), Ok(())) => "a program listens that says nothing".to_owned(),
+            (Ok(None), Ok(())) => "the program at the port has sent no id".to_owned(),
             (Err(error), _) | (_, Err(error)) => error,
         };
         self.last_error = error;
@@ -235,7 +235,9 @@ impl ChildSearch {
                 Ok(Some(WireUp::Message(message))) => {
                     events.push_back(TransportEvent::FromChild(self.id, message));
                 }
-                Ok(Some(WireUp::Identity(_))) => break Some("it names itself twice".to_owned()),
+                Ok(Some(WireUp::Identity(_))) => {
+                    break Some("the server has sent its id twice".to_owned());
+                }
                 Ok(None) => break ended,
                 Err(reason) => break ended.or(Some(reason)),
             }

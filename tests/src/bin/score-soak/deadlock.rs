@@ -79,7 +79,8 @@ pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
     }
     println!(
         "\rdeadlock: {completed} jobs ended without a false report, {deadlocked} deadlocks were \
-         found, the slowest of them {:.1} s after the job's start; of MPI in slices {} and {}",
+         found, the slowest of them {:.1} s after the job's start; MPI in time slices: {} jobs \
+         ended, {} deadlocks were found",
         slowest.as_secs_f64(),
         of_mpi.completed,
         of_mpi.deadlocked

@@ -150,7 +150,7 @@ fn pipeline(bytes: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a file has exactly the pattern.
+/// Checks that the content of a file is the pattern.
 fn check_pattern(path: &Path, bytes: usize) -> Result<(), String> {
     let io_error = |error: std::io::Error| format!("{}: {error}", path.display());
     let mut file = File::open(path).map_err(io_error)?;

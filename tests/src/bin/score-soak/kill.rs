@@ -80,7 +80,7 @@ fn format_stats(stats: &KillStats) -> String {
     format!("{}; clean within {slowest} ms, {slow_count} over a second", victims.join(", "))
 }
 
-/// Returns a command line of random shape. Without the signal each of them would run for some time.
+/// Returns a command line of random shape. Without the signal its job would run for some time.
 fn random_command_line(traffic: Option<&str>, random: &mut Random) -> String {
     let nodes = 1 + random.below(5);
     let escape = "setsid sleep 61 & (setsid sh -c \"sleep 61\" &) ; exec sleep 60";
@@ -152,8 +152,8 @@ fn kill_one_job(
     Ok(())
 }
 
-/// Returns a living process of the wanted kind. Until there is one, returns a process of any other
-/// kind. There is always one, because scrun is the first process.
+/// Returns a living process of the wanted kind, or of another kind if there is none. Waits for the
+/// first process of the job.
 fn choose_victim(
     env: &TestEnv,
     line: &str,
@@ -201,8 +201,7 @@ fn classify(processes: &[Process], spawns_orphans: bool) -> Vec<(Process, &'stat
     processes.iter().filter_map(|process| Some((process.clone(), role(process)?))).collect()
 }
 
-/// Returns the sockets that accept connections or packets: TCP listeners, bound UDP sockets, and
-/// our named local sockets.
+/// Returns the sockets that accept connections or packets: TCP listeners and bound UDP sockets.
 fn listening_ports() -> Vec<String> {
     let mut found = Vec::new();
     for (table, state) in [("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07")] {

@@ -30,7 +30,7 @@ usage: cargo xtask soak [kill|messages|memory|deadlock|gang|tools] [-count N] [-
             them, or no longer locked, stays unchanged (3 minutes; needs root)
   deadlock  random patterns of communication: each deadlock is reported, and no other pattern;
             some are programs of MPI in time slices (3 minutes)
-  gang      the same messages, and a pipeline, in jobs that take turns in short slices: 100,000
+  gang      checked messages, and a pipeline, in jobs that take turns in short slices: 100,000
             stops (needs root)
   tools     tools that attach, stop, step and are killed at random, in two jobs that take turns in
             slices of 10 ms and check their messages (3 minutes; needs root)
@@ -42,7 +42,7 @@ usage: cargo xtask soak [kill|messages|memory|deadlock|gang|tools] [-count N] [-
   -rdma     only for memory: over a soft RDMA adapter, in the virtual machine
   -seed S   repeats a run: job I of seed S is job 0 of seed S + I
 
-Without a kind, all of them run.
+Without a kind, the first six kinds run.
 ";
 
 /// The length of the run, and its first seed.
@@ -165,7 +165,7 @@ fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> SoakOptions),
         let all = ["kill", "messages", "memory", "deadlock", "gang", "tools"];
         kinds = all.map(String::from).into();
     }
-    #[expect(clippy::disallowed_methods, reason = "another seed at each time")]
+    #[expect(clippy::disallowed_methods, reason = "each run has another seed")]
     let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let seed = seed.unwrap_or(clock.map_or(1, |elapsed| elapsed.as_secs()));
     let options_for = move |kind: &str| {

@@ -64,7 +64,7 @@ impl MpiPatterns {
         let slice = (min + random.below(max - min)).to_string();
         let database = Cluster::database(hosts);
         let cluster = Cluster::start_with_options(&env, hosts, &database, &["-ts", &slice]);
-        let cluster = cluster.expect("a service starts where its user is root");
+        let cluster = cluster.expect("root can start a service");
         binaries::copy_mpi_files(env.dir());
         let program = env.dir().join("mpi_patterns");
         std::fs::copy(&self.0, &program).map_err(|error| format!("mpi_patterns: {error}"))?;

@@ -1,6 +1,6 @@
-//! A tool that performs random operations on the processes of a job until it is killed. It is
-//! started by `score-soak random-tool SOCKET JOB SEED`, and prints a letter for each operation
-//! ([`DEEDS`]).
+//! A tool that performs random operations on the processes of a job until it is killed.
+//! `score-soak random-tool SOCKET JOB SEED` starts the tool. The tool prints a letter for each
+//! operation ([`DEEDS`]).
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -13,7 +13,7 @@ use score_tools::wire::*;
 
 use crate::random::Random;
 
-/// The first argument, by which this program acts as a tool.
+/// The first argument that makes this program act as a tool.
 pub const COMMAND: &str = "random-tool";
 /// The exit code of a tool whose connection was closed because the job has ended.
 pub const EXIT_CLOSED: u8 = 3;
@@ -354,7 +354,7 @@ impl<'a> RandomTool<'a> {
     }
 
     /// Removes all breakpoints and watchpoints and then releases authority. The service refuses the
-    /// release as long as there are any.
+    /// release as long as a breakpoint or watchpoint exists.
     fn release(&mut self, index: usize) -> Result<(), ToolEnd> {
         while !self.processes[index].breakpoints.is_empty()
             || !self.processes[index].watchpoints.is_empty()

@@ -1,4 +1,4 @@
-//! The rules for names. Each takes the definitions of a file and describes what is wrong with them.
+//! The rules for names. Each checks the definitions of a file and describes the errors.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -245,8 +245,7 @@ fn ends_in(name: &str, word: &str) -> bool {
     name.rsplit('_').next() == Some(word)
 }
 
-/// Whether the name of a constant is that of a duration, such as `_TIMEOUT`, `_INTERVALS` or
-/// `_TTL_MS`.
+/// Whether a constant has the name of a duration, such as `_TIMEOUT`, `_INTERVALS` or `_TTL_MS`.
 fn is_duration_name(name: &str) -> bool {
     let mut parts: Vec<&str> = name.split('_').collect();
     parts.pop_if(|last| UNITS.contains(last));
@@ -264,7 +263,7 @@ fn is_variable(text: &str) -> bool {
         .all(|letter| letter.is_ascii_uppercase() || letter.is_ascii_digit() || letter == '_')
 }
 
-/// The words of an identifier in lower case: `told_networks`, `ToldNetworks`, `TOLD`.
+/// The words of an identifier in lower case: `told` and `networks` of `ToldNetworks`.
 fn segments(name: &str) -> Vec<String> {
     let mut parts = Vec::new();
     for part in name.split('_') {

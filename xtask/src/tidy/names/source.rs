@@ -1,5 +1,5 @@
-//! Reads the tokens of a Rust file: what it defines, and which identifiers it uses. Comments and
-//! strings contain no identifiers.
+//! Finds the definitions in a Rust file, and the identifiers that it uses. Comments and strings
+//! contain no identifiers.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
@@ -45,11 +45,11 @@ pub struct Source {
 /// The kind of block around a token, which decides which files can use a definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scope {
-    /// A file or an inline module.
+    /// A file.
     Module,
     /// An impl or a trait, whose types are associated types.
     Associated,
-    /// Anything else in braces.
+    /// Anything else in braces, also an inline module.
     Body,
 }
 

@@ -95,15 +95,15 @@ const KNOWN_DIFFERENCES: &[KnownDifference] = &[
         reason: TRUNCATION_OF_OPEN_MPI,
     },
 ];
-/// Open MPI 4.1.4 says so itself. Its windows over libfabric (btl ofi), which Debian excludes, end
-/// the program at some atomic operations ("Unknown or unsupported atomic op").
+/// Open MPI 4.1.4 reports this reason. Debian excludes its windows over libfabric (btl ofi), which
+/// end the program at some atomic operations ("Unknown or unsupported atomic op").
 const NO_WINDOWS_BETWEEN_HOSTS: &str =
     "Open MPI 4 has windows between hosts only for programs without MPI_THREAD_MULTIPLE";
 /// With Open MPI's own transports the program ends with an error. Under scrun it prints "ok".
 const TRUNCATION_OF_OPEN_MPI: &str =
     "Open MPI's own transports write past the end of a buffer that is too short for a message";
 
-/// Lines with these texts are wrong in any case.
+/// Lines that start with these texts are always wrong.
 const ALWAYS_WRONG: [&str; 2] = ["leaves behind", "its messages do not go over PM"];
 
 /// Returns why a line is expected in only one of the two results, if this is known.

@@ -115,12 +115,12 @@ pub fn run(args: &[String]) -> Result<(), String> {
     }
     let Summary { equal, known, differing, skipped } = summary;
     println!(
-        "mpi: {equal} runs with equal results, {known} with known differences, {} with others, \
-         {skipped} skipped",
+        "mpi: {equal} runs with equal results, {known} with known differences, {} with other \
+         differences, {skipped} skipped",
         differing.len()
     );
     match (differing.is_empty(), equal + known) {
-        (true, 0) => Err("nothing has run".to_owned()),
+        (true, 0) => Err("no program has run".to_owned()),
         (true, _) => Ok(()),
         (false, _) => Err(format!("differences: {}", differing.join("; "))),
     }
@@ -153,7 +153,7 @@ fn run_program(
         // How the program ended is one result. If there is no other result, there is nothing to
         // compare.
         if count < 2 {
-            println!("    it has printed no results");
+            println!("    the program has printed no results");
             summary.differing.push(format!("{label}, own launcher"));
             continue;
         }

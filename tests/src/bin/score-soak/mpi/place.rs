@@ -101,13 +101,13 @@ impl Place {
     /// Why a program cannot run in this place, if it cannot.
     pub fn reason_to_skip(self, launch: &Launch) -> Option<String> {
         if matches!(self, Self::SeveralHosts | Self::TimeSlices) && !launch.program.spans_hosts {
-            return Some("it runs on one host only".to_owned());
+            return Some("the program runs on one host only".to_owned());
         }
         if self != Self::TimeSlices {
             return None;
         }
         if !launch.ranks.is_multiple_of(HOSTS.len() as u32) {
-            return Some("the ranks are to be spread evenly over two hosts".to_owned());
+            return Some("the ranks cannot be spread evenly over two hosts".to_owned());
         }
         if !nix::unistd::geteuid().is_root() {
             return Some("a service needs root".to_owned());
@@ -174,7 +174,7 @@ fn run_in_slices(launch: &Launch, env: &TestEnv) -> Vec<RunReport> {
     let options = ["-ts", SLICE_MS];
     let database: String = database.collect();
     let cluster = Cluster::start_with_options(env, &HOSTS, &database, &options)
-        .expect("a service starts where its user is root");
+        .expect("root can start a service");
     binaries::copy_mpi_files(env.dir());
     // The daemons start this program for `scdb JOB stacks`, which shows where a slow job waits.
     cluster.program("scored-toolctl");
@@ -205,7 +205,7 @@ fn run_in_slices(launch: &Launch, env: &TestEnv) -> Vec<RunReport> {
 struct RunFolder(PathBuf);
 
 impl RunFolder {
-    /// Creates the directory, for another user or for this one.
+    /// Creates the directory for the user `uid`, or for the current user.
     fn new(env: &TestEnv, name: &str, uid: Option<u32>) -> Self {
         let folder = env.dir().join(name);
         for path in [folder.clone(), folder.join("temporary")] {
@@ -215,7 +215,7 @@ impl RunFolder {
         Self(folder)
     }
 
-    /// Makes a job that runs a command line here, as another user if `uid` is given.
+    /// Makes a job that runs a command line in this directory, as the user `uid` if it is given.
     fn job(
         &self,
         env: &TestEnv,
@@ -246,8 +246,8 @@ impl RunFolder {
         }
     }
 
-    /// Reports a job of scrun: it must leave no process and no file, and its messages must go over
-    /// PM.
+    /// Reports a job of scrun. The job must leave no process and no file, and its messages must go
+    /// over PM.
     fn report_with_leftovers(&self, env: &TestEnv, launch: &Launch, outcome: Outcome) -> RunReport {
         let mut report = self.report(launch, outcome);
         if let Err(left) = env.wait_until_clean(CLEANUP_TIMEOUT) {
@@ -261,7 +261,7 @@ impl RunFolder {
     }
 }
 
-/// Returns the number that `scrun -statistics` prints.
+/// Returns the number of messages that `scrun -statistics` prints.
 fn messages_over_pm(stderr: &str) -> u64 {
     let counts = stderr.lines().filter_map(|line| {
         let (before, _) = line.strip_prefix("scrun: job ")?.split_once(" messages (")?;

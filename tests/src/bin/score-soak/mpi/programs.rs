@@ -153,7 +153,8 @@ pub const PROGRAMS: &[RealProgram] = &[
         ProgramSource::Python { file: "mpi_parallel_file.py", module: "h5py._debian_h5py_mpi" },
     ),
     RealProgram {
-        // Debian's directory, unless alternatives of PETSc are configured.
+        // Without this variable petsc4py finds PETSc only through Debian's alternatives, which may
+        // not be configured.
         variables: "PETSC_DIR=$(echo /usr/lib/petscdir/petsc*/*-real)",
         ..debian_program(
             "petsc4py",
@@ -217,8 +218,8 @@ impl RealProgram {
     }
 }
 
-/// Returns the command line of an installed program. `PROGRAMS/` in front of a word is the
-/// directory of the file, which is copied to `store`. `STORE` is that directory itself.
+/// Returns the command line of an installed program. A word `PROGRAMS/FILE` becomes the path of a
+/// copy of FILE in `store`, and `STORE` becomes the path of `store`.
 fn installed_command(program: &str, args: &str, store: &Path) -> Result<String, String> {
     let words = args.split(' ').map(|word| match word.strip_prefix("PROGRAMS/") {
         Some(file) => Ok(copy_to(store, file)?.display().to_string()),
