@@ -220,7 +220,7 @@ mod tests {
                 ["5 nodes", "2 of SCORE_RSRC_NUM_PROCS(2)"],
             ),
             ("-nodes=8", request_for((1, 99), Some(2)), ["4 hosts are needed", "1 is available"]),
-            ("-nodes=1x3", request_for((1, 99), Some(2)), ["3 per host", "NUM_PROCS(2)"]),
+            ("-nodes=1x3", request_for((1, 99), Some(2)), ["3 processes per host", "NUM_PROCS(2)"]),
             ("", request_for((1, 2), Some(3)), ["3 nodes", "1 to 2"]),
             ("-nodes=1.vax", request_for((1, 9), None), ["bintype 'vax'", std::env::consts::ARCH]),
         ] {
