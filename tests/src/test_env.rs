@@ -109,6 +109,7 @@ impl TestEnv {
             .env("LC_ALL", "C")
             .env_remove("SCORE_OPTIONS")
             .env_remove("PM_DEBUG")
+            .env_remove("OMP_NUM_THREADS")
             .env_remove("DISPLAY");
     }
 

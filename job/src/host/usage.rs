@@ -86,8 +86,12 @@ impl Usage {
         });
     }
 
-    /// Records that the daemon has worked this long for reports of a user's job.
+    /// Records that the daemon has worked this long for reports of a user's job. Does nothing while
+    /// the user is alone. The user then owes no time when another user comes.
     pub fn charge_report_time(&mut self, uid: u32, time: Duration) {
+        if self.share_divisor == LONE_SHARE_DIVISOR {
+            return;
+        }
         self.change(uid, |usage| usage.report_time = usage.report_time.saturating_add(time));
     }
 
@@ -128,9 +132,11 @@ impl Usage {
         self.by_uid.get(&uid).is_none_or(|usage| usage.time < TIME_WINDOW)
     }
 
-    /// Whether the daemon may handle reports of a user's jobs now.
+    /// Whether the daemon may receive reports of a user's jobs now. A user who is alone does not
+    /// wait, because output consists of reports, and the limit is for the sake of others.
     pub fn has_time_for_reports(&self, uid: u32) -> bool {
-        self.by_uid.get(&uid).is_none_or(|usage| usage.report_time < REPORT_TIME_WINDOW)
+        self.share_divisor == LONE_SHARE_DIVISOR
+            || self.by_uid.get(&uid).is_none_or(|usage| usage.report_time < REPORT_TIME_WINDOW)
     }
 
     /// The time until the first waiting user has time again. None: all users have time.
@@ -283,13 +289,17 @@ mod tests {
     fn reports_have_their_own_time_and_a_flood_of_them_leaves_time_for_messages() {
         let start = Instant::now();
         let mut usage = Usage::new(start);
+        usage.charge_report_time(1, REPORT_TIME_WINDOW * 2);
+        assert!(usage.has_time_for_reports(1), "a user who is alone does not wait");
+        usage.refill_time(start, [1, 2].into_iter());
+        assert!(usage.has_time_for_reports(1), "and owes no time later");
         usage.charge_report_time(1, REPORT_TIME_WINDOW - Duration::from_nanos(1));
         assert!(usage.has_time_for_reports(1) && usage.next_refill().is_none());
         usage.charge_report_time(1, Duration::from_millis(1));
         assert!(!usage.has_time_for_reports(1) && usage.has_time_for_reports(2));
         assert!(usage.has_time(1), "the user can end the job");
         let wait = usage.next_refill().unwrap();
-        assert!((3..5).contains(&wait.as_millis()), "{wait:?}");
+        assert!((7..9).contains(&wait.as_millis()), "{wait:?}");
         usage.charge_time(1, Duration::from_secs(1));
         usage.refill_time(start + wait + Duration::from_micros(1), [].into_iter());
         assert!(usage.has_time_for_reports(1) && !usage.has_time(1));

@@ -432,6 +432,7 @@ mod tests {
             send_reports(sockets, &mut host_jobs, JobId(uid));
         }
         let is_of_switch = |report: &LocalReport| matches!(report, LocalReport::Switch(_));
+        usage.refill_time(start, [7, 8].into_iter());
         usage.charge_report_time(7, REPORT_TIME_WINDOW);
         host_jobs.receive_reports(&mut usage, |_| false);
         let received: Vec<_> = host_jobs
@@ -442,7 +443,7 @@ mod tests {
         // The loop does not wait for the report, but it can receive the report later.
         host_jobs.receive_reports(&mut usage, |_| false);
         assert!(!host_jobs.may_have_more(&usage, |_| false));
-        usage.refill_time(start + Duration::from_secs(10), [].into_iter());
+        usage.refill_time(start + Duration::from_secs(10), [7, 8].into_iter());
         assert!(host_jobs.may_have_more(&usage, |_| false));
         host_jobs.receive_reports(&mut usage, |_| false);
         let late: Vec<_> = host_jobs.take_reports().map(|(job, ..)| job).collect();
